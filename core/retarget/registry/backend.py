@@ -1,0 +1,161 @@
+"""The contract between the core and a backend: one typed class, and the small types that pass between them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from .capabilities import Capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One device that a backend found.
+
+    Attributes
+    ----------
+    name
+        "cuda:0"; the part before the colon is the backend's name.
+    target
+        The target that code for it is generated for, e.g. "cuda/sm_90a".
+    description
+        What a person calls it, e.g. "AMD EPYC 7763, 2 cores".
+    memory
+        Bytes of memory, 0 if unknown.
+    """
+
+    name: str
+    target: str
+    description: str = ""
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What `Backend.probe` found: devices, or the reason why there are none and what would help."""
+
+    devices: tuple[DeviceInfo, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One parameter of a kernel, in call order.
+
+    `kind` is "buffer" (a pointer to `dtype` elements) or "variable" (an integer bound at launch).
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a kernel is started.
+
+    `grid` and `block` are the sizes on a device with a grid; `chunks` is the number of independent pieces that a CPU
+    kernel's thread axis has (1: not parallel).  A kernel that clears no output itself needs nothing else.
+    """
+
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    chunks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rendered code.  `entry` is the symbol; `provenance` has one (uop, hook, plugin) record per line when asked for."""
+
+    text: str
+    entry: str
+    target: str
+    arguments: tuple[Argument, ...]
+    launch: Launch
+    provenance: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Compiled code, ready to load on any device of `target`.  `data` is what the disk cache keeps."""
+
+    data: bytes
+    entry: str
+    target: str
+    arguments: tuple[Argument, ...]
+    launch: Launch
+    log: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Compiler(Protocol):
+    """Turns source into binary.  Must be safe to call from several threads at once."""
+
+    def identity(self) -> str:
+        """Return name, version and everything else that changes the output (flags, CPU features); part of cache keys."""
+        ...
+
+    def compile(self, source: Source) -> Binary:
+        """Compile, or raise `CompileError` with the compiler's log."""
+        ...
+
+    def assembly(self, binary: Binary) -> str:
+        """Return the binary as assembly text, or raise `CompileError` saying which tool is missing."""
+        ...
+
+
+class Executable(Protocol):
+    """A loaded kernel.  Calling it launches it on raw buffer handles, outputs first, and releases the GIL."""
+
+    def __call__(self, buffers: Sequence[Any], variables: Sequence[int] = ()) -> None: ...
+
+    def time(self, buffers: Sequence[Any], variables: Sequence[int] = ()) -> float:
+        """Launch once, wait, and return the device's time in seconds."""
+        ...
+
+
+class Runtime(Protocol):
+    """Memory and launch on one device.  Handles are opaque to the core (an address on a CPU)."""
+
+    def allocate(self, nbytes: int) -> Any: ...
+    def free(self, handle: Any) -> None: ...
+    def copy_in(self, handle: Any, data: memoryview) -> None: ...
+    def copy_out(self, data: memoryview, handle: Any) -> None: ...
+    def load(self, binary: Binary) -> Executable: ...
+    def synchronize(self) -> None: ...
+    def host_address(self, handle: Any) -> int | None:
+        """Return the address by which the host can read the memory, or None where it cannot."""
+        ...
+
+
+class Backend(ABC):
+    """What a backend package provides; the manifest's `provides` names a subclass.
+
+    Instances are made once per process, without arguments, after the manifest's versions were checked.  `probe` may
+    be slow or fail; everything else is called only if it found a device, except `capabilities`, `renderer` and
+    `compiler`, which must work for any target in the manifest with no device present.
+    """
+
+    name: str
+
+    @abstractmethod
+    def probe(self) -> Probe:
+        """Look for devices.  Return a reason instead of raising when there are none."""
+
+    @abstractmethod
+    def capabilities(self, target: str) -> Capabilities: ...
+
+    @abstractmethod
+    def renderer(self, target: str) -> Any:
+        """Return a `retarget.codegen.Renderer` for the target: an object whose methods implement the render hooks."""
+
+    @abstractmethod
+    def compiler(self, target: str) -> Compiler: ...
+
+    @abstractmethod
+    def runtime(self, device: str) -> Runtime: ...
