@@ -1,0 +1,297 @@
+"""The emission driver: walks a linear program and calls one hook per uop with operands that are already rendered.
+
+The driver owns what all targets share: which hook an op goes to, the scopes in which rendered values are visible,
+when a value gets a name, the replay of unrolled loops, and provenance.  It knows nothing about any language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import CompileError, InternalError
+from ..ir import dtypes, ops
+from ..ir.ops import Op
+from ..ir.uop import UOp, const
+from ..registry.backend import Source
+from .hooks import ResolvedHooks
+from .program import Program
+from .renderer import Renderer
+
+#: Op -> (hook, whether the hook takes operands).
+HOOK_OF: dict[Op, tuple[str, bool]] = {
+    ops.PARAM: ("define_buffer", False), ops.LOCAL: ("define_buffer", False), ops.VAR: ("define_var", False),
+    ops.SPECIAL: ("render_special", False), ops.CONST: ("render_const", False),
+    ops.CAST: ("render_cast", True), ops.BITCAST: ("render_cast", True),
+    ops.BROADCAST: ("render_vector", True), ops.VECTORIZE: ("render_vector", True), ops.GEP: ("render_vector", True),
+    ops.FOLD: ("render_vector", True),
+    ops.LOAD: ("render_load", True), ops.STORE: ("render_store", True), ops.WMMA: ("render_wmma", True),
+    ops.RANGE: ("begin_loop", True), ops.END: ("end_loop", False), ops.IF: ("begin_if", True),
+    ops.ENDIF: ("end_if", False), ops.BARRIER: ("render_barrier", False), ops.SHUFFLE: ("render_shuffle", True),
+    ops.STAGE_COPY: ("stage_copy", True), ops.STAGE_COMMIT: ("stage_commit", False),
+    ops.STAGE_WAIT: ("stage_wait", False),
+}  # fmt: skip
+HOOK_OF.update({o: ("render_alu", True) for o in ops.ALU_OPS})
+
+_OPENS = frozenset({ops.RANGE, ops.IF})
+_CLOSES = frozenset({ops.END, ops.ENDIF})
+_STATEMENTS = frozenset({
+    ops.STORE, ops.BARRIER, ops.STAGE_COPY, ops.STAGE_COMMIT, ops.STAGE_WAIT, *_OPENS, *_CLOSES
+})  # fmt: skip
+_NEVER_NAMED = frozenset({ops.PARAM, ops.LOCAL, ops.VAR, ops.SPECIAL, ops.CONST, ops.RANGE})
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Who wrote one line: the uop's position in the program (-1: not one uop's), the hook, and the plugins in its chain."""
+
+    position: int
+    op: str
+    hook: str
+    plugins: tuple[str, ...]
+
+
+class EmitContext:
+    """The state of one rendering, handed to every hook.
+
+    Attributes
+    ----------
+    program, target
+        What is rendered, and for what.
+    renderer
+        The backend's renderer; an extension may call its helper methods.
+    state
+        The renderer's own state.
+    lines
+        The body so far; add to it with `line`.
+    depth
+        Nesting depth: `line` indents by it.  The hooks that open and close blocks change it.
+    preamble
+        Ordered set of texts that must precede the kernel (types, helper functions): key -> text.
+    """
+
+    def __init__(self, program: Program, renderer: Renderer, hooks: ResolvedHooks, provenance: bool) -> None:
+        self.program = program
+        self.target = renderer.target
+        self.renderer = renderer
+        self.hooks = hooks
+        self.lines: list[str] = []
+        self.depth = 1
+        self.preamble: dict[str, str] = {}
+        self.position = -1
+        self.hook = ""
+        self.op = ""
+        self.provenance: list[Provenance] | None = [] if provenance else None
+        self._counters: dict[str, int] = {}
+        self._env: list[dict[UOp, Any]] = [{}]
+        self.state = renderer.new_state(self)
+
+    def line(self, text: str) -> None:
+        """Append one line of the body at the current depth."""
+        self.lines.append("  " * self.depth + text)
+        if self.provenance is not None:
+            names = tuple(e.plugin for e in self.hooks.explain(self.hook, self.op, None)) if self.hook else ()
+            self.provenance.append(Provenance(self.position, self.op, self.hook, names))
+
+    def fresh(self, prefix: str) -> str:
+        """Return an identifier that this rendering has not used: `prefix` and a number."""
+        n = self._counters.get(prefix, 0)
+        self._counters[prefix] = n + 1
+        return f"{prefix}{n}"
+
+    def value(self, uop: UOp) -> Any:
+        """Return the rendered operand of a uop that is visible here."""
+        for scope in reversed(self._env):
+            found = scope.get(uop)
+            if found is not None:
+                return found
+        raise InternalError(f"{uop.op} is used at {self.position} of {self.program.name} but not visible there")
+
+
+def emit(program: Program, renderer: Renderer, hooks: ResolvedHooks, *, provenance: bool = False) -> Source:
+    """Render a program.
+
+    Parameters
+    ----------
+    program
+        A verified linear program.
+    renderer
+        The target's renderer.
+    hooks
+        The resolved hook chains of the target: the renderer and the extension plugins over it.
+    provenance
+        Whether to record, for each line of the body, which uop, hook and plugins wrote it.
+
+    Raises
+    ------
+    CompileError
+        If no plugin renders one of the ops.
+    """
+    ctx = EmitContext(program, renderer, hooks, provenance)
+    _Driver(ctx).run()
+    ctx.position, ctx.op, ctx.hook = -1, "", "render_preamble"
+    for part in hooks.chain("render_preamble", None, None)(ctx):
+        ctx.preamble.setdefault(part, part)
+    ctx.hook = "render_kernel"
+    body_start = len(ctx.lines)
+    text = hooks.chain("render_kernel", None, None)(ctx, ctx.lines[:body_start])
+    if text is None:
+        raise CompileError(f"no plugin renders whole kernels for {renderer.target} (hook render_kernel)")
+    return Source(
+        text, program.name, renderer.target, program.arguments, program.launch, tuple(ctx.provenance or ()),
+    )  # fmt: skip
+
+
+class _Driver:
+    """One walk over a program."""
+
+    def __init__(self, ctx: EmitContext) -> None:
+        self.ctx = ctx
+        self.uops = ctx.program.uops
+        self.chains: dict[tuple[Any, Any], tuple[Callable[..., Any], bool, str]] = {}
+        self.replay = ctx.renderer.unroll == "replay"
+        self.named = ctx.renderer.names_values
+        #: Values written in place that read memory and are not consumed yet; named before memory changes.
+        self.pending: dict[UOp, int] = {}
+        self.named_at: list[bool] = self._name_values() if self.named else []
+        self.ends = _matching_ends(self.uops) if self.replay else {}
+
+    def run(self) -> None:
+        self._span(0, len(self.uops))
+
+    def _span(self, start: int, stop: int) -> None:
+        ctx = self.ctx
+        uops = self.uops
+        env = ctx._env
+        n = start
+        while n < stop:
+            u = uops[n]
+            op = u.op
+            if op is ops.RANGE and self.replay and u.arg[2] == "unroll" and u.arg[1] is not None:
+                self._replay(u, n)
+                n = self.ends[n] + 1
+                continue
+            key = (op, u.dtype) if op is not ops.LOCAL else (u.arg[2], u.dtype)
+            entry = self.chains.get(key)
+            if entry is None:
+                entry = self.chains[key] = self._chain(op, u.dtype, op is ops.LOCAL and u.arg[2] == "register")
+            hook, takes_operands, name = entry
+            ctx.position, ctx.op, ctx.hook = n, op.name, name
+            if op in _CLOSES:
+                self._flush()
+                env.pop()
+                hook(ctx, u)
+                n += 1
+                continue
+            if takes_operands:
+                src = u.src
+                operands = [ctx.value(s) for s in src]
+                if self.pending:
+                    reads = [s for s in src if self.pending.pop(s, None) is not None]
+                    if op in _STATEMENTS:
+                        self._flush()
+                        if op in _OPENS:
+                            operands = [ctx.value(s) for s in src]
+                else:
+                    reads = []
+                value = hook(ctx, u, operands)
+            else:
+                reads = []
+                if op in _STATEMENTS:
+                    self._flush()
+                value = hook(ctx, u)
+            if op in _OPENS:
+                env.append({})
+            if value is None:
+                if op not in _STATEMENTS:
+                    raise CompileError(
+                        f"no plugin renders {op} of {u.dtype} for {ctx.target} (hook {name}); "
+                        f"`retarget explain {name} --target {ctx.target}` lists who was asked"
+                    )
+            else:
+                if self.named and op not in _NEVER_NAMED:
+                    if self.named_at[n]:
+                        value = ctx.renderer.bind(ctx, u, value)
+                    elif op is ops.LOAD or reads:
+                        self.pending[u] = n
+                env[-1][u] = value
+            n += 1
+
+    def _replay(self, u: UOp, n: int) -> None:
+        """Emit the body of an unrolled loop once for each index, with the range rendered as that constant."""
+        ctx = self.ctx
+        index = u.dtype
+        const_chain = self._chain(ops.CONST, index)[0]
+        for i in range(u.arg[1]):
+            ctx._env.append({u: const_chain(ctx, const(i, index))})
+            self._span(n + 1, self.ends[n])
+            ctx._env.pop()
+
+    def _chain(self, op: Op, dtype: dtypes.DType, register: bool = False) -> tuple[Callable[..., Any], bool, str]:
+        entry = HOOK_OF.get(op)
+        if entry is None:
+            raise InternalError(f"{op} does not belong in a linear program")
+        name, takes_operands = ("define_register", False) if register else entry
+        return self.ctx.hooks.chain(name, op.name, dtype), takes_operands, name
+
+    def _flush(self) -> None:
+        """Name the values that read memory and are still to be used, since memory is about to change."""
+        ctx = self.ctx
+        for u in list(self.pending):
+            for scope in reversed(ctx._env):
+                if u in scope:
+                    scope[u] = ctx.renderer.bind(ctx, u, scope[u])
+                    break
+        self.pending.clear()
+
+    def _name_values(self) -> list[bool]:
+        """Say for each position whether its value needs a name: used more than once, or inside a deeper loop.
+
+        Scalar integers (indices) are written in place unless their text would grow; everything used exactly once in
+        its own block is written in place too.
+        """
+        uses = [0] * len(self.uops)
+        deeper = [False] * len(self.uops)
+        size = [1] * len(self.uops)
+        latest: list[dict[UOp, int]] = [{}]
+        for n, u in enumerate(self.uops):
+            if u.op in _CLOSES:
+                latest.pop()
+                continue
+            for s in u.src:
+                for level in range(len(latest) - 1, -1, -1):
+                    at = latest[level].get(s)
+                    if at is not None:
+                        uses[at] += 1
+                        size[n] += size[at]
+                        if level < len(latest) - 1:
+                            deeper[at] = True
+                        break
+            latest[-1][u] = n
+            if u.op in _OPENS:
+                latest.append({})
+            if u.op not in _NEVER_NAMED and size[n] > 12:
+                size[n] = 1 if uses[n] != 1 else size[n]
+        named = []
+        for n, u in enumerate(self.uops):
+            is_index = u.dtype.kind in ("int", "uint") and u.dtype.lanes == 1 and u.op in ops.ALU_OPS
+            if u.op in _NEVER_NAMED or u.op in _STATEMENTS or u.op is ops.BROADCAST:
+                named.append(False)
+            elif is_index:
+                named.append(uses[n] > 1 and size[n] > 7)
+            else:
+                named.append(uses[n] != 1 or deeper[n] or size[n] > 40)
+        return named
+
+
+def _matching_ends(uops: Sequence[UOp]) -> dict[int, int]:
+    """Return the position of the END or ENDIF of each RANGE and IF."""
+    stack: list[int] = []
+    ends: dict[int, int] = {}
+    for n, u in enumerate(uops):
+        if u.op in _OPENS:
+            stack.append(n)
+        elif u.op in _CLOSES:
+            ends[stack.pop()] = n
+    return ends
