@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from retarget.errors import InternalError
 from retarget.ir import ops
 from retarget.ir.dtypes import to_numpy
@@ -57,9 +58,7 @@ def evaluate(
     return [np.array(values[u], order="C") for u in roots]
 
 
-def _evaluate_node(
-    u: UOp, src: list[Array], buffers: Callable[[UOp], Array], variables: Variables
-) -> Array:
+def _evaluate_node(u: UOp, src: list[Array], buffers: Callable[[UOp], Array], variables: Variables) -> Array:
     shape = tuple(index_value(n, variables) for n in u.shape)
     if u.op is ops.BUFFER:
         result = buffers(u)
@@ -119,7 +118,9 @@ def _expand(u: UOp, src: list[Array], shape: tuple[int, ...], variables: Variabl
 
 def _pad(u: UOp, src: list[Array], shape: tuple[int, ...], variables: Variables) -> Any:
     result = np.zeros(shape, src[0].dtype)
-    result[tuple(slice(before, before + n) for (before, _), n in zip(u.arg, src[0].shape, strict=True))] = src[0]
+    result[tuple(slice(before, before + n) for (before, _), n in zip(u.arg, src[0].shape, strict=True))] = (
+        src[0]
+    )
     return result
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+
 from retarget.errors import InternalError
 from retarget.ir import dtypes, ops
 from retarget.ir.dtypes import DType, to_numpy
@@ -33,7 +34,7 @@ def quiet() -> Any:
     return np.errstate(all="ignore")
 
 
-# -- rounding ----------------------------------------------------------------------------------------------------------
+# -- rounding ------------------------------------------------------------------------------------------------
 
 
 def is_narrow(dtype: DType) -> bool:
@@ -94,7 +95,7 @@ def _erf_apply(dtype: DType, x: Value) -> Value:
     return round_to(np.asarray(_erf(x.astype(np.float64)), dtype=np.float64)[()], dtype)
 
 
-# -- integers ----------------------------------------------------------------------------------------------------------
+# -- integers ------------------------------------------------------------------------------------------------
 
 
 def _arithmetic(f: Function) -> Function:
@@ -155,12 +156,12 @@ def _ushr(dtype: DType, x: Value, n: Value) -> Value:
     return x >> n
 
 
-# -- conversions -------------------------------------------------------------------------------------------------------
+# -- conversions ---------------------------------------------------------------------------------------------
 
 _TWO63 = 2.0**63
 
 
-def _truncate(dtype: DType, x: Value) -> Value:
+def _truncate(dtype: DType, x: Value) -> np.ndarray[Any, Any]:
     """Float to integer: the fraction is dropped, NaN is 0, and what is beyond int64 is its nearest end.
 
     The result wraps to `dtype`; uint64 has its own upper half: up to 2**64 is exact and beyond is the largest.
@@ -168,12 +169,14 @@ def _truncate(dtype: DType, x: Value) -> Value:
     wide = np.asarray(widen(x)).astype(np.float64)  # exact: no float is wider
     wide = np.where(np.isnan(wide), 0.0, np.trunc(wide))
     inside = np.where((wide >= -_TWO63) & (wide < _TWO63), wide, 0.0).astype(np.int64)
-    whole = np.where(wide >= _TWO63, np.int64(2**63 - 1), np.where(wide < -_TWO63, np.int64(-(2**63)), inside))
+    whole = np.where(
+        wide >= _TWO63, np.int64(2**63 - 1), np.where(wide < -_TWO63, np.int64(-(2**63)), inside)
+    )
     if dtype is dtypes.uint64:
         high = np.where((wide >= _TWO63) & (wide < 2 * _TWO63), wide, 0.0).astype(np.uint64)
         high = np.where(wide >= 2 * _TWO63, np.uint64(2**64 - 1), high)
-        return np.where(wide >= _TWO63, high, whole.astype(np.uint64))[()]
-    return whole.astype(to_numpy(dtype))[()]
+        return np.where(wide >= _TWO63, high, whole.astype(np.uint64))
+    return whole.astype(to_numpy(dtype))
 
 
 def _cast(dtype: DType, x: Value) -> Value:
@@ -183,7 +186,7 @@ def _cast(dtype: DType, x: Value) -> Value:
         return round_to(x, dtype)
     if x.dtype.kind in "iub":
         return x.astype(to_numpy(dtype))
-    return _truncate(dtype, x)
+    return _truncate(dtype, x)[()]
 
 
 def cast_in_range(dtype: DType, x: Value) -> Value:
@@ -210,7 +213,7 @@ def _mulacc(dtype: DType, x: Value, y: Value, z: Value) -> Value:
 def _where(dtype: DType, condition: Value, x: Value, y: Value) -> Value:
     if isinstance(condition, np.bool):
         return x if condition else y
-    return np.where(condition, x, y)[()]
+    return np.asarray(np.where(condition, x, y))[()]
 
 
 _ELEMENTARY: dict[Op, Function] = {
@@ -260,7 +263,7 @@ ELEMENTWISE: Mapping[Op, Function] = {
     **{op: _elementary(f) for op, f in _ELEMENTARY.items()},
 }
 
-# -- reductions and constants ------------------------------------------------------------------------------------------
+# -- reductions and constants --------------------------------------------------------------------------------
 
 _FOLDS: dict[Op, np.ufunc] = {
     ops.ADD: np.add, ops.MUL: np.multiply, ops.MAXIMUM: np.maximum, ops.MINIMUM: np.minimum,
@@ -269,12 +272,13 @@ _FOLDS: dict[Op, np.ufunc] = {
 
 
 def reduce(op: Op, dtype: DType, x: np.ndarray[Any, Any], axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Fold `axes` of `x` to length 1.  Float sums and products are accumulated in a wider type and rounded once."""
+    """Fold `axes` of `x` to length 1.  Floats are accumulated in a wider type and rounded once."""
     work = to_numpy(dtype)
     if dtype.kind == "float":
         work = np.dtype(np.longdouble if dtype is dtypes.float64 else np.float64)
     start = work.type(ops.identity(op, dtype))
-    folded = _FOLDS[op].reduce(x.astype(work, copy=False), axis=axes, keepdims=True, initial=start, dtype=work)
+    x = x.astype(work, copy=False)
+    folded = _FOLDS[op].reduce(x, axis=axes, keepdims=True, initial=start, dtype=work)
     return np.asarray(round_to(folded, dtype) if dtype.kind == "float" else folded)
 
 
@@ -291,10 +295,10 @@ def index_value(x: int | UOp, variables: Mapping[str, int]) -> int:
         case ops.VAR:
             return variables[x.arg[0]]
         case ops.AFFINE:
-            constant, coefficients = x.arg
-            return int(constant) + sum(
-                k * index_value(s, variables) for k, s in zip(coefficients, x.src, strict=True)
-            )
+            total, coefficients = x.arg
+            for k, s in zip(coefficients, x.src, strict=True):
+                total += k * index_value(s, variables)
+            return int(total)
         case ops.IDIV:
             return int(index_value(x.src[0], variables) // x.arg)
         case ops.IMOD:
