@@ -82,7 +82,7 @@ def read_manifest(path: Path) -> Manifest:
     Raises
     ------
     ParseError
-        Not TOML, or a key is unknown, missing or has a wrong value; the text has the file, the key and a caret.
+        Not TOML, or a key is unknown, missing or has a wrong value; names the file and the key, with a caret.
     OSError
         The file cannot be read.
     """
@@ -100,7 +100,8 @@ def parse_manifest(text: str, origin: str = "plugin.toml") -> Manifest:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ParseError(f"{origin}: not valid TOML: {error}", text, _toml_position(str(error), text)) from error
+        position = _toml_position(str(error), text)
+        raise ParseError(f"{origin}: not valid TOML: {error}", text, position) from error
     reader = _Reader(text, origin, table)
     reader.check_keys((*_REQUIRED, *_OPTIONAL))
     for key in _REQUIRED:
