@@ -1,7 +1,7 @@
 """The oracle: graph-level UOps evaluated op by op with NumPy, independent of every lowering.
 
-It is as precise as is practical, so that a compiled result may be judged by its distance from it: each op rounds once
-(see `semantics`), and float reductions accumulate in a wider type.
+It is as precise as is practical, so that a compiled result may be judged by its distance from it: each op
+rounds once (see `semantics`), and float reductions accumulate in a wider type.
 """
 
 from __future__ import annotations

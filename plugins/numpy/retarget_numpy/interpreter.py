@@ -1,16 +1,17 @@
 """Executes linear programs over NumPy buffers, strictly: what is undefined is an error that names the uop.
 
-A program is translated once to the Python source of a function that runs one thread, one line for each uop, and that
-function is called for every thread of the launch.  Scalars are NumPy scalars, vectors are arrays of shape `(lanes,)`.
+A program is translated once to the Python source of a function that runs one thread, one line for each uop,
+and that function is called for every thread of the launch.  Scalars are NumPy scalars, vectors are arrays of
+shape `(lanes,)`.
 
-* The threads of a block run in turn, each until it has to meet others: at a BARRIER all threads of the block, at a
-  SHUFFLE the two partners, at a WMMA the aligned group of `TensorCore.threads` threads, each bringing its fragments as
-  vectors in the order of the descriptor's layouts.  Threads that wait for each other in vain are an error.
-* SPECIALs whose name begins with "grid" count blocks; all others count the threads of a block.  Thread numbers count
-  fastest along the SPECIAL whose name sorts first ("block0" before "block1"), except that one beginning with "warp"
-  comes before all others.
-* Local memory starts out poisoned (NaN, bytes 0xA5).  An asynchronous copy poisons its destination when it starts and
-  takes place only in the STAGE_WAIT that retires its group, so that a missing wait shows in the result.
+* The threads of a block run in turn, each until it has to meet others: at a BARRIER all threads of the block,
+  at a SHUFFLE the two partners, at a WMMA the aligned group of `TensorCore.threads` threads, each bringing
+  its fragments as vectors in the order of the descriptor's layouts.  Threads that wait in vain are an error.
+* SPECIALs whose name begins with "grid" count blocks; all others count the threads of a block.  Thread
+  numbers count fastest along the SPECIAL whose name sorts first ("block0" before "block1"); one that begins
+  with "warp" comes before all others.
+* Local memory starts out poisoned (NaN, bytes 0xA5).  An asynchronous copy poisons its destination when it
+  starts and takes place only in the STAGE_WAIT that retires its group, so that a missing wait shows.
 * Indices are checked against the declared sizes; TRUNCDIV, USHL, CAST and the like against their domain.
 """
 
@@ -67,7 +68,7 @@ def run(
 
 
 class Interpreter:
-    """A linear program, translated and ready to be executed any number of times, by several threads at once too.
+    """A linear program, translated and ready to be executed any number of times, also at the same time.
 
     Parameters
     ----------
@@ -84,7 +85,8 @@ class Interpreter:
     Raises
     ------
     InternalError
-        If the program is ill-formed: an operand is not visible, blocks do not match, a read-only buffer is stored to.
+        If the program is ill-formed: an operand is not visible, blocks do not match, a store to a
+        read-only buffer.
     """
 
     def __init__(self, program: Sequence[UOp], tensor_cores: Sequence[TensorCore] = ()) -> None:
@@ -175,7 +177,7 @@ class Interpreter:
         return found
 
     def _locals(self, *, register: bool) -> dict[UOp, Value]:
-        """Return new, poisoned memory: registers, which each thread has, or what the threads of a block share."""
+        """Return new, poisoned memory: a thread's registers, or what the threads of a block share."""
         found: dict[UOp, Value] = {}
         for u in self._parameters:
             if u.op is ops.LOCAL and (u.arg[2] == "register") == register:
@@ -284,7 +286,7 @@ def _spans(numbers: Sequence[int]) -> str:
 
 # -- translation ---------------------------------------------------------------------------------------------
 
-#: Ops that are written as Python operators: on the types that NumPy computes in itself they are what the table says.
+#: Ops that are written as Python operators, the same as the table's where NumPy computes in the type itself.
 _OPERATORS: dict[Op, str] = {
     ops.ADD: "+", ops.SUB: "-", ops.MUL: "*", ops.AND: "&", ops.OR: "|", ops.XOR: "^",
     ops.CMPLT: "<", ops.CMPLE: "<=", ops.CMPEQ: "==", ops.CMPNE: "!=",
@@ -374,7 +376,8 @@ class _Translator:
         return name
 
     def _call(self, position: int, f: Callable[..., Any], *operands: str) -> str:
-        return f"{self._named(f'f{position}_{_name_of(f)}', f)}({', '.join(operands)})"
+        name = f"{_name_of(f)}{position}" if isinstance(f, partial) else _name_of(f)
+        return f"{self._named(name, f)}({', '.join(operands)})"
 
     def _expression(self, position: int, u: UOp, operands: Sequence[str]) -> str:
         """Return the Python expression of a uop that opens and closes nothing."""
@@ -449,7 +452,7 @@ def _name_of(f: Callable[..., Any]) -> str:
 
 
 def _concrete(dtype: DType) -> DType:
-    """Return the scalar type that values of `dtype` are held in: indices that are not lowered yet have 64 bits."""
+    """Return the scalar type that values of `dtype` are held in; indices have 64 bits."""
     return dtypes.int64 if dtype.kind == "index" else dtype.scalar
 
 
@@ -473,7 +476,7 @@ def _gep(u: UOp, x: Array) -> Value:
 
 
 def _fold(u: UOp, x: Array) -> Value:
-    """Fold the upper half onto the lower until one lane is left; a middle lane that is left over stays for later."""
+    """Fold the upper half onto the lower until one lane is left; an odd middle lane goes last."""
     f, dtype = ELEMENTWISE[u.arg], _concrete(u.dtype)
     x = np.atleast_1d(x)
     while len(x) > 1:

@@ -1,9 +1,10 @@
 """What every elementwise op means, as one table: `ELEMENTWISE[op](dtype, *operands)`.
 
-`dtype` is the scalar `DType` of the result; operands are NumPy arrays or NumPy scalars of their dtype's NumPy type, and
-the result has the NumPy type of `dtype`.  Integers wrap.  Floats narrower than 32 bits are computed in float32, which
-is wide enough that rounding twice equals rounding once; elementary functions are computed in float64 and rounded
-(float64 in long double, where the platform has one that is wider).  Callers silence NumPy's warnings (`quiet`).
+`dtype` is the scalar `DType` of the result; operands are NumPy arrays or NumPy scalars of their dtype's NumPy
+type, and the result has the NumPy type of `dtype`.  Integers wrap.  Floats narrower than 32 bits are computed
+in float32, which is wide enough that rounding twice equals rounding once; elementary functions are computed
+in float64 and rounded (float64 in long double, where the platform has one that is wider).  Callers silence
+NumPy's warnings (`quiet`).
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ def widen(x: Value) -> Value:
 def round_to(x: Value, dtype: DType) -> Value:
     """Return numbers rounded once, to nearest even, to the float type `dtype`.
 
-    ml_dtypes converts wide numbers by way of float32, rounding twice.  Rounding to odd in that first step (the last
-    bit tells that something was cut off) makes the second one exact: Boldo and Melquiond, "When double rounding is odd".
+    ml_dtypes converts wide numbers by way of float32, rounding twice.  Rounding to odd in that first step
+    (the last bit tells that something was cut off) makes the second one exact: Boldo and Melquiond, "When
+    double rounding is odd".
     """
     target = to_numpy(dtype)
     if x.dtype == target:
@@ -67,7 +69,7 @@ def round_to(x: Value, dtype: DType) -> Value:
 
 
 def _rounded(f: Function) -> Function:
-    """Return a float operation that is computed in float32 for narrower types."""
+    """Return an operation that NumPy has, computed in float32 for narrower floats."""
 
     def apply(dtype: DType, *x: Value) -> Value:
         if is_narrow(dtype):
@@ -98,14 +100,8 @@ def _erf_apply(dtype: DType, x: Value) -> Value:
 # -- integers ------------------------------------------------------------------------------------------------
 
 
-def _arithmetic(f: Function) -> Function:
-    """Return an operation that NumPy has for integers (they wrap), bools and wide floats alike."""
-    narrow = _rounded(f)
-    return lambda dtype, *x: narrow(dtype, *x) if is_narrow(dtype) else f(*x)
-
-
 def _power(dtype: DType, x: Value, n: Value) -> Value:
-    """Integer powers wrap; a negative exponent gives the exact power cut to an integer (0 except for 1 and -1)."""
+    """Integer powers wrap; a negative exponent gives the exact power, truncated (0 but for 1 and -1)."""
     if dtype.kind == "float":
         return _elementary(np.power)(dtype, x, n)
     base, count = np.broadcast_arrays(x, n)
@@ -164,7 +160,7 @@ _TWO63 = 2.0**63
 def _truncate(dtype: DType, x: Value) -> np.ndarray[Any, Any]:
     """Float to integer: the fraction is dropped, NaN is 0, and what is beyond int64 is its nearest end.
 
-    The result wraps to `dtype`; uint64 has its own upper half: up to 2**64 is exact and beyond is the largest.
+    The result wraps to `dtype`; uint64 has its own upper half: exact up to 2**64, and the largest beyond.
     """
     wide = np.asarray(widen(x)).astype(np.float64)  # exact: no float is wider
     wide = np.where(np.isnan(wide), 0.0, np.trunc(wide))
@@ -190,7 +186,7 @@ def _cast(dtype: DType, x: Value) -> Value:
 
 
 def cast_in_range(dtype: DType, x: Value) -> Value:
-    """CAST as linear programs have it: a float becomes an integer only if its whole part fits the integer type."""
+    """CAST as linear programs have it: the whole part of a float must fit the integer type."""
     if dtype.is_int and x.dtype.kind not in "iub":
         wide = widen(x).astype(np.float64)
         # The largest value plus 1 is a power of two, which float64 holds exactly.
@@ -219,26 +215,27 @@ def _where(dtype: DType, condition: Value, x: Value, y: Value) -> Value:
 _ELEMENTARY: dict[Op, Function] = {
     ops.EXP: np.exp, ops.EXP2: np.exp2, ops.EXPM1: np.expm1,
     ops.LOG: np.log, ops.LOG2: np.log2, ops.LOG10: np.log10, ops.LOG1P: np.log1p,
-    ops.SIN: np.sin, ops.COS: np.cos, ops.TAN: np.tan, ops.ASIN: np.arcsin, ops.ACOS: np.arccos, ops.ATAN: np.arctan,
+    ops.SIN: np.sin, ops.COS: np.cos, ops.TAN: np.tan, ops.ASIN: np.arcsin, ops.ACOS: np.arccos,
+    ops.ATAN: np.arctan, ops.ATAN2: np.arctan2,
     ops.SINH: np.sinh, ops.COSH: np.cosh, ops.TANH: np.tanh,
-    ops.ASINH: np.arcsinh, ops.ACOSH: np.arccosh, ops.ATANH: np.arctanh, ops.ATAN2: np.arctan2,
+    ops.ASINH: np.arcsinh, ops.ACOSH: np.arccosh, ops.ATANH: np.arctanh,
 }  # fmt: skip
 
-#: The meaning of every elementwise op.  Operators instead of ufuncs where they agree: on scalars they are far quicker.
+#: The meaning of every elementwise op.  Operators instead of ufuncs where they agree: quicker on scalars.
 ELEMENTWISE: Mapping[Op, Function] = {
-    ops.ADD: _arithmetic(lambda x, y: x + y),
-    ops.SUB: _arithmetic(lambda x, y: x - y),
-    ops.MUL: _arithmetic(lambda x, y: x * y),
+    ops.ADD: _rounded(lambda x, y: x + y),
+    ops.SUB: _rounded(lambda x, y: x - y),
+    ops.MUL: _rounded(lambda x, y: x * y),
     ops.FDIV: _rounded(lambda x, y: x / y),
-    ops.NEG: _arithmetic(lambda x: -x),
+    ops.NEG: _rounded(lambda x: -x),
     ops.SQRT: _rounded(np.sqrt),
     ops.FLOOR: _rounded(np.floor),
     ops.CEIL: _rounded(np.ceil),
     ops.TRUNC: _rounded(np.trunc),
     ops.RINT: _rounded(np.rint),
     ops.MULACC: _mulacc,
-    ops.MAXIMUM: _arithmetic(np.maximum),
-    ops.MINIMUM: _arithmetic(np.minimum),
+    ops.MAXIMUM: _rounded(np.maximum),
+    ops.MINIMUM: _rounded(np.minimum),
     ops.AND: lambda dtype, x, y: x & y,
     ops.OR: lambda dtype, x, y: x | y,
     ops.XOR: lambda dtype, x, y: x ^ y,
@@ -250,8 +247,8 @@ ELEMENTWISE: Mapping[Op, Function] = {
     ops.CMPEQ: lambda dtype, x, y: x == y,
     ops.CMPNE: lambda dtype, x, y: x != y,
     ops.WHERE: _where,
-    ops.FLOORDIV: _arithmetic(np.floor_divide),  # x // 0 is 0 and MIN // -1 is MIN in NumPy too
-    ops.MOD: _arithmetic(np.remainder),
+    ops.FLOORDIV: _rounded(np.floor_divide),  # x // 0 is 0 and MIN // -1 is MIN in NumPy too
+    ops.MOD: _rounded(np.remainder),
     ops.TRUNCDIV: _truncdiv,
     ops.TRUNCMOD: _truncmod,
     ops.USHL: _ushl,
