@@ -233,7 +233,7 @@ class _Driver:
         if entry is None:
             raise InternalError(f"{op} does not belong in a linear program")
         name, takes_operands = ("define_register", False) if register else entry
-        return self.ctx.hooks.chain(name, op.name, dtype), takes_operands, name
+        return self.ctx.hooks.chain(name, op.name, dtype.scalar.name), takes_operands, name
 
     def _flush(self) -> None:
         """Name the values that read memory and are still to be used, since memory is about to change."""

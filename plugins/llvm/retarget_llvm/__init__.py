@@ -1,0 +1,1 @@
+"""The portable CPU backend: LLVM IR, compiled in the process by llvmlite."""

@@ -1,0 +1,67 @@
+"""`LLVMBackend`: the CPU, through LLVM IR.  Everything that is particular to this backend can be seen here."""
+
+from __future__ import annotations
+
+from retarget.ir import dtypes
+from retarget.registry.backend import Backend, Compiler, DeviceInfo, Probe, Runtime
+from retarget.registry.capabilities import Capabilities, Entry, Limits, Support
+
+from . import cpu
+from .compiler import LLVMCompiler
+from .renderer import LLVMRenderer
+
+_NATIVE = Entry(Support.SUPPORTED)
+_AS_FLOAT32 = Entry(Support.EMULATED, "computed in float32")
+_EMULATED = ("float8_e4m3", "float8_e5m2", "float16", "bfloat16")
+_INTEGERS = tuple(d.name for d in dtypes.ARRAY_DTYPES if d.is_int or d.kind == "bool")
+
+
+class LLVMBackend(Backend):
+    """The host CPU as one device; cross-compiles to object files for other CPUs."""
+
+    name = "llvm"
+
+    def probe(self) -> Probe:
+        cores = cpu.usable_threads()
+        description = f"{cpu.host_name()}, {cores} core{'s' if cores > 1 else ''}"
+        return Probe((DeviceInfo("llvm:0", "llvm/native", description, _memory()),))
+
+    def capabilities(self, target: str) -> Capabilities:
+        machine = cpu.machine(target)
+        return Capabilities(
+            target=target,
+            storage={d.name: _NATIVE for d in dtypes.ARRAY_DTYPES},
+            arithmetic={d.name: _AS_FLOAT32 if d.name in _EMULATED else _NATIVE for d in dtypes.ARRAY_DTYPES},
+            functions={name: dict.fromkeys(_INTEGERS, 0.0) for name in ("MAXIMUM", "MINIMUM")},
+            conversions=frozenset({"float16"}) if machine.half else frozenset(),
+            vector_bits=machine.vector_bits,
+            vector_memory_bits=machine.vector_bits,
+            registers=machine.vector_registers,
+            caches=cpu.host_caches(),
+            axis_kinds=frozenset({"loop", "unroll", "vector", "thread"}),
+            unroll="replay",
+            address_spaces=frozenset({"global", "local", "register"}),
+            limits=Limits(local_bytes=256 << 10),  # stack
+            threads=cpu.usable_threads(),
+        )
+
+    def renderer(self, target: str) -> LLVMRenderer:
+        return LLVMRenderer(target, self.capabilities(target))
+
+    def compiler(self, target: str) -> Compiler:
+        return LLVMCompiler(target)
+
+    def runtime(self, device: str) -> Runtime:
+        from .runtime import LLVMRuntime
+
+        return LLVMRuntime()
+
+
+def _memory() -> int:
+    """Return the bytes of memory of this machine, 0 where the system does not say."""
+    import os
+
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0

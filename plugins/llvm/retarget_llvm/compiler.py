@@ -1,0 +1,123 @@
+"""`LLVMCompiler`: LLVM IR text to an object file, in the process.
+
+llvmlite serialises its calls with a lock of its own; one compilation is many calls, so each gets an LLVM context of its
+own and shares nothing with others but the target machine, which no call changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from retarget.errors import CompileError
+from retarget.registry.backend import Binary, Source
+
+from .cpu import GENERIC, host_architecture, host_identity, machine
+
+#: Passes in order, by the names of llvmlite's methods; part of the identity.
+PASSES = ("sroa", "instruction_combine", "simplify_cfg")
+OPTIMIZATION_LEVEL = 2  # of code generation
+_UNKNOWN_FEATURES = frozenset({"avx10.1-256"})  # reported by llvmlite, and unknown to its LLVM
+
+
+class LLVMCompiler:
+    """Compiles for one target, "llvm/native" or a generic one; see `retarget.registry.backend.Compiler`."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.machine = machine(target)
+
+    def identity(self) -> str:
+        """Return what changes the output, without importing llvmlite: cache keys are made on warm starts too."""
+        cpu = f"host {host_identity()}" if not self.machine.cpu else self.machine.cpu
+        system = sys.platform if self.machine.architecture == host_architecture() else "linux"
+        passes = ",".join(PASSES)
+        return f"llvmlite {_llvmlite_version()} {self.machine.architecture} {system} {cpu} O{OPTIMIZATION_LEVEL} {passes}"
+
+    def compile(self, source: Source) -> Binary:
+        """Compile to an object file.
+
+        Raises
+        ------
+        CompileError
+            LLVM refuses the text, or the target; `log` has its words.
+        """
+        target_machine = _target_machine(self.target)
+        module = self._optimized(source.text, target_machine)
+        return Binary(
+            target_machine.emit_object(module),
+            source.entry,
+            source.target,
+            source.arguments,
+            source.launch,
+            metadata={"source": source.text},
+        )
+
+    def assembly(self, binary: Binary) -> str:
+        """Return the assembly text of a binary that this compiler made: compiled again from its source."""
+        source = binary.metadata.get("source")
+        if not isinstance(source, str):
+            raise CompileError(f"{binary.entry} has no LLVM IR in its metadata, from which assembly text is made")
+        target_machine = _target_machine(self.target)
+        text: str = target_machine.emit_assembly(self._optimized(source, target_machine))
+        return text
+
+    def _optimized(self, text: str, target_machine: Any) -> Any:
+        """Return the text as a module, verified and optimised."""
+        import llvmlite.binding as llvm
+
+        try:
+            module = llvm.parse_assembly(text, llvm.create_context())
+            module.triple = target_machine.triple
+            module.data_layout = str(target_machine.target_data)
+            module.verify()
+        except RuntimeError as error:
+            raise CompileError("LLVM refuses the IR", text, str(error)) from error
+        builder = llvm.create_pass_builder(target_machine, llvm.create_pipeline_tuning_options())
+        passes = llvm.create_new_function_pass_manager()
+        for name in PASSES:
+            getattr(passes, f"add_{name}_pass")()
+        for function in module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
+        return module
+
+
+@functools.cache
+def _llvmlite_version() -> str:
+    from importlib.metadata import version
+
+    return version("llvmlite")
+
+
+@functools.cache
+def _target_machine(target: str) -> Any:
+    """Return LLVM's target machine.  Position-independent, for objects that are placed anywhere."""
+    import llvmlite.binding as llvm
+
+    wanted = machine(target)
+    native = wanted.architecture == host_architecture()
+    if native:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    triple = llvm.get_default_triple() if native else f"{wanted.architecture}-unknown-linux-gnu"
+    features = ""
+    if not wanted.cpu:
+        host = llvm.get_host_cpu_features()
+        features = ",".join(f"{'+' if host[n] else '-'}{n}" for n in sorted(host) if n not in _UNKNOWN_FEATURES)
+    try:
+        found = llvm.Target.from_triple(triple)
+    except RuntimeError as error:
+        known = ", ".join(f"llvm/{name}" for name in GENERIC)
+        raise CompileError(f"this LLVM cannot generate code for {target}; known: llvm/native, {known}", "", str(error)) from error
+    return found.create_target_machine(
+        cpu=wanted.cpu or llvm.get_host_cpu_name(),
+        features=features,
+        opt=OPTIMIZATION_LEVEL,
+        reloc="pic",
+        codemodel="small",
+    )
