@@ -17,8 +17,7 @@ import struct
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import CompileError
 
@@ -30,7 +29,8 @@ class ObjectError(CompileError):
 
 
 # ----------------------------------------------------------------------------------------------------
-# The file format (System V ABI, "Object Files"; the same structures on both machines)
+# The file format (System V ABI, "Object Files"; the same structures on both machines).  Records are named
+# tuples because a new process pays for making these classes, and dataclasses cost it ten times as much.
 
 X86_64, AARCH64 = 62, 183
 _MACHINES = {"x86_64": X86_64, "AMD64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
@@ -46,8 +46,7 @@ _MAX_IMAGE = 1 << 30
 """Bytes; what is larger is taken for a corrupt size."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """A section that occupies memory.  `data` is empty for zero-initialised ones, whose length is `size`."""
 
     name: str
@@ -57,8 +56,7 @@ class Section:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(NamedTuple):
     """`section` is an index into the file's sections, or a reserved one; `size` matters to common ones."""
 
     name: str
@@ -68,8 +66,7 @@ class Symbol:
     weak: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Relocation:
+class Relocation(NamedTuple):
     """Patch `section` at `offset` with a value made of a symbol's address and `addend`."""
 
     section: int
@@ -79,8 +76,7 @@ class Relocation:
     addend: int
 
 
-@dataclass(frozen=True, slots=True)
-class ElfObject:
+class ElfObject(NamedTuple):
     """A checked object file: sections in memory by file index, all symbols, relocations to apply."""
 
     machine: int
@@ -183,7 +179,7 @@ def _symbols(
 
 def _slice(data: bytes, offset: int, size: int, what: str) -> bytes:
     if offset + size > len(data):
-        raise ObjectError(f"object file is truncated: {what} at {offset} of {size} bytes, file of {len(data)}")
+        raise ObjectError(f"object file is truncated in a {what}: {size} bytes at {offset} of {len(data)}")
     return data[offset : offset + size]
 
 
@@ -196,14 +192,13 @@ def _string(table: bytes, offset: int) -> str:
 
 # ----------------------------------------------------------------------------------------------------
 # Layout and relocation.  An image has three parts, each starting on a page: code and stubs (r-x), constants
-# and the global offset table (r--), data (rw-).  Stubs and table entries hold whole addresses, so that distance
+# and the global offset table (r--), data (rw-).  Stubs and table entries hold whole addresses, so distance
 # never matters.
 
 _STUB_SIZE, _ENTRY_SIZE = 16, 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(NamedTuple):
     sections: dict[int, int]  # file index of a section -> offset in the image
     commons: dict[int, int]  # symbol index -> offset
     stubs: dict[int, int]  # symbol index -> offset of its stub
@@ -336,19 +331,17 @@ def _nearer(symbol: int, stub: int, place: int) -> int:
 
 
 # A rule patches the image at `at`, given the target address (addend included), the address of the place
-# patched and that of the global offset table.  Names and formulas: the relocation tables of the x86-64 psABI and
-# of "ELF for the Arm 64-bit Architecture".
+# patched and that of the global offset table.  Names and formulas: the relocation tables of the x86-64 psABI
+# and of "ELF for the Arm 64-bit Architecture".
 _Patch = Callable[[bytearray, int, int, int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(NamedTuple):
     size: int
     patch: _Patch
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
+class _Machine(NamedTuple):
     name: str
     rules: dict[int, _Rule]
     calls: frozenset[int]  # types that branch: may go through a stub
