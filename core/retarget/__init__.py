@@ -1,0 +1,42 @@
+"""Retarget: write an array kernel once; every device is a plugin.
+
+`import retarget as rt` gives the lazy array namespace (`retarget.array`).  What deals with devices is loaded when it is
+first used, so that importing stays cheap and never fails because of a plugin.
+"""
+
+import importlib as _importlib
+from typing import TYPE_CHECKING
+from typing import Any as _Any
+
+from . import array as _array
+from .array import *  # noqa: F403
+
+if TYPE_CHECKING:
+    from .registry import default_device, device, devices, select, set_default_device
+
+__version__ = "0.1.0"
+__array_api_version__ = "2024.12"
+
+#: Names that are loaded at first use, with the module that has each.
+_LATE = {
+    "default_device": "registry",
+    "device": "registry",
+    "devices": "registry",
+    "select": "registry",
+    "set_default_device": "registry",
+}
+
+__all__ = ["default_device", "device", "devices", "select", "set_default_device"]
+__all__ += _array.__all__
+
+
+def __getattr__(name: str) -> _Any:
+    module = _LATE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(_importlib.import_module(f".{module}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LATE])

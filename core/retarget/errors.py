@@ -12,9 +12,10 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
-    "BackendUnavailableError", "CacheWarning", "CompileError", "ConformanceError", "DeviceError", "DTypeError",
-    "IndexingError", "InternalError", "LaunchError", "OutOfMemoryError", "ParseError", "PluginError", "RetargetError",
-    "ScheduleError", "ShapeError", "UnknownNameError", "UserError", "VerifyError", "closest_match",
+    "BackendUnavailableError", "CacheWarning", "CompileError", "ConformanceError", "CopyError",
+    "DeviceError", "DTypeError", "IndexingError", "InternalError", "LaunchError", "OutOfMemoryError",
+    "ParseError", "PluginError", "RetargetError", "ScheduleError", "ShapeError", "UnknownNameError",
+    "UserError", "VerifyError", "closest_match",
 ]  # fmt: skip
 
 
@@ -36,6 +37,10 @@ class DTypeError(UserError, TypeError):
 
 class ShapeError(UserError, ValueError):
     """Shapes do not broadcast, or an axis or a size is out of range."""
+
+
+class CopyError(UserError, ValueError):
+    """`copy=False` was asked for where the data has to be copied."""
 
 
 class IndexingError(UserError, IndexError):
