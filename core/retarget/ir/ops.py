@@ -96,7 +96,7 @@ def op_named(name: str) -> Op:
         raise UnknownNameError("op", name, OPS) from None
 
 
-# -- dtype rules ------------------------------------------------------------------------------------------------------
+# -- dtype rules ---------------------------------------------------------------------------------------------
 
 
 def _any(dtype: DType, src: tuple[UOp, ...], arg: Any) -> str | None:
@@ -208,7 +208,7 @@ def _op(name: str, levels: str, operands: str, rule: Rule, group: str, meaning: 
     return op
 
 
-# -- elementwise ------------------------------------------------------------------------------------------------------
+# -- elementwise ---------------------------------------------------------------------------------------------
 # Integers wrap.  The ops below the line "needs expansion" are expanded before emission on targets that lack them.
 
 ADD = _op("ADD", "gkl", "x y", _same("biuf"), "alu", "x + y; logical or on bool")
@@ -267,7 +267,7 @@ CAST = _op("CAST", "gkl", "x", _cast, "cast", "convert the value (graph, kernel:
 BITCAST = _op("BITCAST", "gkl", "x", _bitcast, "cast", "reinterpret the bits")
 CONST = _op("CONST", "gkl", "", _const, "const", "a scalar constant; arg: the value")
 
-# -- graph ------------------------------------------------------------------------------------------------------------
+# -- graph ---------------------------------------------------------------------------------------------------
 BUFFER = _op("BUFFER", "g", "", _any, "graph", "stored data; arg: (number, shape, device)", Effect.DEFINE)
 IOTA = _op("IOTA", "g", "", _any, "graph", "0, 1, 2 ...; arg: length")
 REDUCE_AXIS = _op("REDUCE_AXIS", "g", "x", _first, "graph", "fold axes to length 1; arg: (op, axes)")
@@ -282,7 +282,7 @@ PAD = _op("PAD", "g", "x", _first, "movement", "zeros around; arg: ((before, aft
 SHRINK = _op("SHRINK", "g", "x", _first, "movement", "a window; arg: ((begin, end), ...)")
 FLIP = _op("FLIP", "g", "x", _first, "movement", "axes reversed; arg: axes")
 
-# -- kernel: index arithmetic (canonical when built, see index.py) -------------------------------------------------------
+# -- kernel: index arithmetic (canonical when built, see index.py) -------------------------------------------
 RANGE = _op("RANGE", "kl", "size?", _any, "control",
             "a loop index, 0 <= i < size; arg: (name, size or None, axis kind)", Effect.CONTROL)  # fmt: skip
 VAR = _op("VAR", "gkl", "", _any, "define", "an integer bound at launch; arg: (name, lowest, highest)", Effect.DEFINE)
@@ -294,7 +294,7 @@ IVALUE = _op("IVALUE", "k", "x", _index, "index", "an integer value as an index;
 GE0 = _op("GE0", "k", "x", _bool, "index", "mask: x >= 0")
 ALL = _op("ALL", "k", "*masks", _bool, "index", "mask: every one of the masks")
 
-# -- kernel and linear: memory ------------------------------------------------------------------------------------------
+# -- kernel and linear: memory -------------------------------------------------------------------------------
 PARAM = _op("PARAM", "kl", "", _any, "define", "a buffer argument; arg: (name, shape, writable)", Effect.DEFINE)
 LOCAL = _op("LOCAL", "kl", "", _any, "define",
             "temporary storage; arg: (name, shape, address space), a size of 0 is a stride of 0", Effect.DEFINE)  # fmt: skip
@@ -306,7 +306,7 @@ STORE = _op("STORE", "kl", "buffer *index", _store, "memory",
             Effect.WRITE)  # fmt: skip
 REDUCE = _op("REDUCE", "k", "x *ranges", _first, "alu", "fold x over ranges; arg: op")
 
-# -- linear -------------------------------------------------------------------------------------------------------------
+# -- linear --------------------------------------------------------------------------------------------------
 END = _op("END", "l", "range", _void, "control", "closes the loop", Effect.CONTROL)
 IF = _op("IF", "l", "condition", _void, "control", "opens a block that runs when the condition holds", Effect.CONTROL)
 ENDIF = _op("ENDIF", "l", "if", _void, "control", "closes the block", Effect.CONTROL)

@@ -1,20 +1,22 @@
 """The one node type of the IR: `UOp(op, dtype, src, arg)`, immutable and interned.
 
-Two UOps are equal exactly when they are the same object, so comparing, hashing and memoising cost nothing.  The intern
-table holds nodes weakly: a node lives as long as something refers to it.  Derived facts that passes ask for all the
-time are computed once, when a node is made: the shape of graph nodes, the free ranges and the bounds of kernel nodes.
+Two UOps are equal exactly when they are the same object, so comparing, hashing and memoising cost nothing.
+The intern table holds nodes weakly: a node lives as long as something refers to it.  Derived facts that
+passes ask for all the time are computed once, when a node is made: the shape of graph nodes, the free ranges
+and the bounds of kernel nodes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import struct
 import weakref
-from collections.abc import Iterable, Sequence
-from typing import Any
 
 # The weakref module's own helper: removes a key only if its reference is dead, atomically under the GIL.
-from _weakref import _remove_dead_weakref
+from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..errors import InternalError
 from . import dtypes, ops
@@ -39,24 +41,12 @@ def _forget(ref: _Ref) -> None:
     _remove_dead_weakref(_table, ref.key)
 
 
-class UOp:
-    """One operation with its operands.
+class _Fields:
+    """What a UOp holds.  A new node is one of these, whose attributes can be set; then it becomes a `UOp`."""
 
-    Attributes
-    ----------
-    op, dtype, src, arg
-        What it computes.  Together they are its identity.
-    shape
-        Shape of a graph node; None at the other levels.
-    ranges
-        The free ranges of a kernel node: those that its value varies with.
-    vmin, vmax
-        Bounds of an index-typed node (inclusive); 0 elsewhere.
-    data
-        What a BUFFER node keeps alive (the runtime's buffer); not part of the identity.
-    """
-
-    __slots__ = ("__weakref__", "_key", "arg", "data", "dtype", "op", "ranges", "shape", "src", "vmax", "vmin")
+    __slots__ = (
+        "__weakref__", "_key", "arg", "data", "dtype", "op", "ranges", "shape", "src", "vmax", "vmin",
+    )  # fmt: skip
     op: Op
     dtype: DType
     src: tuple[UOp, ...]
@@ -66,24 +56,53 @@ class UOp:
     vmin: int
     vmax: int
     data: Any
+    _key: Any
+
+
+class UOp(_Fields):
+    """One operation with its operands.
+
+    Attributes
+    ----------
+    op, dtype, src, arg
+        What it computes.  Together they are its identity.
+    shape
+        Shape of a graph node, () of a scalar constant; None at the other levels.
+    ranges
+        The free ranges of a kernel node: those that its value varies with.
+    vmin, vmax
+        Bounds of an index-typed node (inclusive); 0 elsewhere.
+    data
+        What a BUFFER node keeps alive (the runtime's buffer); not part of the identity.
+    """
+
+    __slots__ = ()
 
     def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
-        # Floats are told apart by their bits (-0.0 from 0.0, NaN equal to itself); the dtype tells 1 from True and 1.0.
-        key = (op, dtype, src, arg) if type(arg) is not float else (op, dtype, src, struct.pack("d", arg))
+        key: tuple[Any, ...]
+        if type(arg) is float:  # told apart by its bits, -0.0 from 0.0; there is one NaN
+            if arg != arg:
+                arg = math.nan
+            key = (op, dtype, src, struct.pack("d", arg))
+        else:  # the dtype tells 1 from True
+            key = (op, dtype, src, arg)
         ref = _table.get(key)
         if ref is not None:
             found = ref()
             if found is not None:
                 return found
-        self = object.__new__(cls)
-        _set_op(self, op)
-        _set_dtype(self, dtype)
-        _set_src(self, src)
-        _set_arg(self, arg)
-        _infer(self, op, src, arg)
+        draft = _new(_Fields)
+        draft.op = op
+        draft.dtype = dtype
+        draft.src = src
+        draft.arg = arg
+        draft.data = draft._key = None
+        _infer(draft, op, src, arg)
+        draft.__class__ = UOp
+        self: UOp = draft
+        ref = _Ref(self, _forget)
+        ref.key = key
         while True:
-            ref = _Ref(self, _forget)
-            ref.key = key
             other = _table.setdefault(key, ref)
             if other is ref:
                 return self
@@ -95,31 +114,35 @@ class UOp:
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"UOps are immutable; build a new one instead of setting {name!r}")
 
+    def __copy__(self) -> UOp:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> UOp:
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         from .text import dump, parse
 
         return parse, (dump(self),)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         from .text import dump
 
         return dump(self)
+
+    def __repr__(self) -> str:
+        from .text import expr
+
+        return f"<{self.op.name} {self.dtype!r} {expr(self)}>"
 
     def replace(self, src: tuple[UOp, ...]) -> UOp:
         """Return this node with other operands."""
         return self if src == self.src else UOp(self.op, self.dtype, src, self.arg)
 
 
-_set_op = UOp.op.__set__  # type: ignore[attr-defined]
-_set_dtype = UOp.dtype.__set__  # type: ignore[attr-defined]
-_set_src = UOp.src.__set__  # type: ignore[attr-defined]
-_set_arg = UOp.arg.__set__  # type: ignore[attr-defined]
-_set_shape = UOp.shape.__set__  # type: ignore[attr-defined]
-_set_ranges = UOp.ranges.__set__  # type: ignore[attr-defined]
-_set_vmin = UOp.vmin.__set__  # type: ignore[attr-defined]
-_set_vmax = UOp.vmax.__set__  # type: ignore[attr-defined]
-_set_data = UOp.data.__set__  # type: ignore[attr-defined]
-_set_key = UOp._key.__set__  # type: ignore[attr-defined]
+_new: Any = object.__new__
+_set_data: Any = _Fields.__dict__["data"].__set__
+_set_key: Any = _Fields.__dict__["_key"].__set__
 
 
 def attach(node: UOp, data: Any) -> None:
@@ -137,86 +160,80 @@ def union(src: Iterable[UOp]) -> Ranges:
     return found
 
 
-def _infer(u: UOp, op: Op, src: tuple[UOp, ...], arg: Any) -> None:
-    """Set the derived attributes of a new node."""
+def _infer(u: _Fields, op: Op, src: tuple[UOp, ...], arg: Any) -> None:
+    """Set the derived attributes of a new node: by default, the shape and the free ranges of its operands."""
     shape: Any = None
-    lo = hi = 0
     ranges = NO_RANGES
     if src:
-        first = src[0]
-        shape = first.shape
+        shape = src[0].shape
         for s in src:
             r = s.ranges
             if r and r is not ranges:
                 ranges = ranges | r if ranges else r
-        special = _INFER.get(op)
-        if special is not None:
-            shape, ranges, lo, hi = special(u, src, arg, shape, ranges)
-        elif shape is None and u.dtype is dtypes.index:
-            raise InternalError(f"{op} has index dtype but no bounds rule")
-    else:
-        special = _INFER.get(op)
-        if special is not None:
-            shape, ranges, lo, hi = special(u, src, arg, shape, ranges)
-    _set_shape(u, shape)
-    _set_ranges(u, ranges)
-    _set_vmin(u, lo)
-    _set_vmax(u, hi)
-    _set_data(u, None)
-    _set_key(u, None)
+            if not shape and s.shape:  # the first operand is a scalar
+                shape = s.shape
+    special = _INFER.get(op)
+    if special is not None:
+        u.shape, u.ranges, u.vmin, u.vmax = special(u, src, arg, shape, ranges)
+        return
+    if u.dtype is dtypes.index and src:
+        raise InternalError(f"{op} has index dtype but no bounds rule")
+    u.shape = shape
+    u.ranges = ranges
+    u.vmin = u.vmax = 0
 
 
 # Each returns (shape, free ranges, lowest, highest).
 Facts = tuple[Any, Ranges, int, int]
 
 
-def _buffer(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _buffer(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return arg[1], ranges, 0, 0
 
 
-def _const(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _const(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return (), ranges, 0, 0
 
 
-def _shape_arg(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _shape_arg(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return arg, ranges, 0, 0
 
 
-def _iota(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _iota(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return (arg,), ranges, 0, 0
 
 
-def _permute(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _permute(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return tuple(shape[a] for a in arg), ranges, 0, 0
 
 
-def _pad(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _pad(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return tuple(n + a + b for n, (a, b) in zip(shape, arg, strict=True)), ranges, 0, 0
 
 
-def _shrink(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _shrink(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return tuple(e - b for b, e in arg), ranges, 0, 0
 
 
-def _reduce_axis(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _reduce_axis(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     axes = arg[1]
     return tuple(1 if i in axes else n for i, n in enumerate(shape)), ranges, 0, 0
 
 
-def _gather(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _gather(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return src[1].shape + shape[len(src) - 1 :], ranges, 0, 0
 
 
-def _range(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _range(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     size = arg[1]
     return None, frozenset((u,)), 0, (src[0].vmax if size is None else size) - 1
 
 
-def _var(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _var(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return (), ranges, arg[1], arg[2]
 
 
-def _affine(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _affine(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     lo = hi = arg[0]
     for a, k in zip(src, arg[1], strict=True):
         if k > 0:
@@ -228,56 +245,74 @@ def _affine(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return None, ranges, lo, hi
 
 
-def _idiv(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _idiv(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return None, ranges, src[0].vmin // arg, src[0].vmax // arg
 
 
-def _imod(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _imod(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return None, ranges, 0, arg - 1
 
 
-def _imul(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _imul(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     a, b = src
     corners = [x * y for x in (a.vmin, a.vmax) for y in (b.vmin, b.vmax)]
     return None, ranges, min(corners), max(corners)
 
 
-def _ivalue(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _ivalue(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return None, ranges, arg[0], arg[1]
 
 
-def _reduce(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _reduce(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return None, src[0].ranges.difference(src[1:]), 0, 0
 
 
-def _kernel(u: UOp, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+def _kernel(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return None, ranges, 0, 0
 
 
 _INFER: dict[Op, Any] = {
     ops.BUFFER: _buffer, ops.CONST: _const, ops.IOTA: _iota, ops.RESHAPE: _shape_arg, ops.EXPAND: _shape_arg,
-    ops.PERMUTE: _permute, ops.PAD: _pad, ops.SHRINK: _shrink, ops.REDUCE_AXIS: _reduce_axis, ops.GATHER: _gather,
-    ops.RANGE: _range, ops.VAR: _var, ops.AFFINE: _affine, ops.IDIV: _idiv, ops.IMOD: _imod, ops.IMUL: _imul,
-    ops.IVALUE: _ivalue, ops.REDUCE: _reduce, ops.LOAD: _kernel, ops.STORE: _kernel, ops.GE0: _kernel, ops.ALL: _kernel,
+    ops.PERMUTE: _permute, ops.PAD: _pad, ops.SHRINK: _shrink, ops.REDUCE_AXIS: _reduce_axis,
+    ops.GATHER: _gather, ops.RANGE: _range, ops.VAR: _var, ops.AFFINE: _affine, ops.IDIV: _idiv,
+    ops.IMOD: _imod, ops.IMUL: _imul,
+    ops.IVALUE: _ivalue, ops.REDUCE: _reduce, ops.LOAD: _kernel, ops.STORE: _kernel, ops.GE0: _kernel,
+    ops.ALL: _kernel,
 }  # fmt: skip
+
+
+_INDEX_OPS = frozenset({ops.AFFINE, ops.IDIV, ops.IMOD, ops.IMUL, ops.GE0, ops.ALL})
 
 
 def sort_key(u: UOp) -> tuple[Any, ...]:
     """Return a structural key that orders index expressions the same way in every process."""
-    key = u._key
-    if key is None:
-        if u.op is ops.RANGE or u.op is ops.VAR:
-            name = u.arg[0]
-            digits = name.lstrip("abcdefghijklmnopqrstuvwxyz_")
-            key = (0, len(name) - len(digits), name if not digits.isdigit() else "", int(digits) if digits.isdigit() else 0, name)
-        else:
-            key = (1, u.op.name, repr(u.arg), *[sort_key(s) for s in u.src])
-        _set_key(u, key)
-    return key  # type: ignore[no-any-return]
+    key: tuple[Any, ...] | None = u._key
+    if key is not None:
+        return key
+    for s in toposort((u,)):
+        if s._key is None:
+            _set_key(s, _key(s))
+    return u._key  # type: ignore[no-any-return]
+
+
+def _key(u: UOp) -> tuple[Any, ...]:
+    """Return the key of a node whose operands have theirs.  Ranges go by the number in their name first."""
+    if u.op is ops.RANGE or u.op is ops.VAR:
+        name = u.arg[0]
+        digits = name.lstrip("abcdefghijklmnopqrstuvwxyz_")
+        rest = (name, repr(u.arg), *[s._key for s in u.src])
+        if digits.isdecimal():
+            return (0, len(name) - len(digits), "", int(digits), *rest)
+        return (0, len(name) - len(digits), name, 0, *rest)
+    if u.op in _INDEX_OPS:
+        return (1, u.op.name, repr(u.arg), *[s._key for s in u.src])
+    # Values under an IVALUE may be deep: a digest is compared in constant time.
+    text = repr((u.op, u.dtype, u.arg, [s._key for s in u.src]))
+    return (2, hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
 
 
 def toposort(roots: Iterable[UOp]) -> list[UOp]:
-    """Return every node that `roots` reach, operands before users, in a deterministic order; without recursion."""
+    """Return every node that `roots` reach, operands before users, in a deterministic order; no recursion."""
     seen: set[UOp] = set()
     out: list[UOp] = []
     for root in roots:
@@ -305,16 +340,19 @@ def const(value: bool | int | float, dtype: DType) -> UOp:
     A vector dtype gives the scalar constant of its element type.
     """
     scalar = dtype.scalar
-    kind = scalar.kind
+    if scalar is dtypes.index:
+        return UOp(ops.AFFINE, scalar, (), (int(value), ()))
+    return UOp(ops.CONST, scalar, (), const_value(value, scalar))
+
+
+def const_value(value: bool | int | float, dtype: DType) -> bool | int | float:
+    """Return `value` as a constant of the scalar `dtype` holds it."""
+    kind = dtype.kind
     if kind == "float":
-        value = round_float(float(value), scalar)
-    elif kind == "bool":
-        value = bool(value)
-    elif kind == "index":
-        return UOp(ops.AFFINE, dtypes.index, (), (int(value), ()))
-    else:
-        value = wrap(int(value), scalar)
-    return UOp(ops.CONST, scalar, (), value)
+        return round_float(value, dtype)
+    if kind == "bool":
+        return bool(value)
+    return wrap(int(value), dtype) if kind != "index" else int(value)
 
 
 def wrap(value: int, dtype: DType) -> int:
@@ -324,23 +362,37 @@ def wrap(value: int, dtype: DType) -> int:
     return value - (1 << bits) if dtype.kind == "int" and value >> (bits - 1) else value
 
 
-def round_float(value: float, dtype: DType) -> float:
-    """Return the double `value` rounded to `dtype` (ties to even), as a double."""
-    if value != value:
-        return math.nan
-    if dtype is dtypes.float64 or value == 0.0 or value in (math.inf, -math.inf):
-        if dtype is dtypes.float8_e4m3 and value in (math.inf, -math.inf):
-            return math.nan
-        return value
-    if dtype is dtypes.float32:
-        try:
-            return struct.unpack("f", struct.pack("f", value))[0]  # type: ignore[no-any-return]
-        except OverflowError:
-            return math.copysign(math.inf, value)
-    import numpy as np
+def round_float(value: int | float, dtype: DType) -> float:
+    """Return a number rounded once, to nearest even, to the float `dtype`, as a double.
 
-    with np.errstate(over="ignore"):
-        return float(np.asarray(value, dtypes.to_numpy(dtype)))
+    What is too large becomes infinity, or NaN in float8_e4m3, which has none.
+    """
+    if not isinstance(value, int):
+        value = float(value)
+        if value != value:
+            return math.nan
+        if value in (math.inf, -math.inf):
+            return value if dtype is not dtypes.float8_e4m3 else math.nan
+        if dtype is dtypes.float64 or value == 0.0:
+            return value
+        numerator, exponent = int(math.ldexp(math.frexp(value)[0], 53)), math.frexp(value)[1] - 53
+    else:
+        numerator, exponent = int(value), 0
+    size = abs(numerator)
+    lowest = 2 - (1 << (dtype.exponent - 1))  # exponent of the smallest normal number
+    # The result is a multiple of 2**quantum; subnormal numbers share the smallest normal's.
+    quantum = max(size.bit_length() - 1 + exponent, lowest) - dtype.mantissa
+    cut = quantum - exponent
+    if cut > 0:
+        half = 1 << (cut - 1)
+        kept, rest = size >> cut, size & ((1 << cut) - 1)
+        size = kept + (rest > half or (rest == half and kept & 1))
+        exponent = quantum
+    if dtype is dtypes.float8_e4m3:
+        overflow, beyond = size << max(exponent, 0) > 448, math.nan
+    else:
+        overflow, beyond = size.bit_length() + exponent > 1 << (dtype.exponent - 1), math.inf
+    return math.copysign(beyond if overflow else math.ldexp(size, exponent), numerator)
 
 
 def alu(op: Op, *src: UOp, dtype: DType | None = None) -> UOp:
