@@ -71,6 +71,7 @@ def ulp_error(got: Array, exact: Array) -> Array:
     with np.errstate(all="ignore"):
         near = exact.astype(got.dtype)
         spacing = np.spacing(np.minimum(np.abs(near), np.finfo(got.dtype).max)).astype(exact.dtype)
-        error = np.abs(got.astype(exact.dtype) - exact) / spacing
+        error = (np.abs(got.astype(exact.dtype) - exact) / spacing).astype(np.float64)
         same = (got == near) | (np.isnan(got) & np.isnan(near))
-        return np.where(same & ~(np.isfinite(near)), 0.0, np.where(np.isfinite(got), error, np.inf)).astype(np.float64)
+        comparable = np.isfinite(got) & np.isfinite(exact)
+        return np.where(comparable, error, np.where(same, 0.0, np.inf))

@@ -186,7 +186,7 @@ def log1p(x: Value) -> Value:
     u = x + 1.0
     k, m = split_exponent(u)
     exact = k.equals(0.0)  # then f = x; otherwise m is u divided by a power of two
-    lost = select(k > 0.0, 1.0 - (u - x), x - (u - 1.0)) / u
+    lost = select(k > 1.0, 1.0 - (u - x), x - (u - 1.0)) / u  # both differences are exact
     f = select(exact, x, m - 1.0)
     half_square, rest = log_terms(f)
     result = k * ln2_hi - ((half_square - (rest + mulacc(k, ln2_lo, select(exact, 0.0, lost)))) - f)

@@ -119,9 +119,10 @@ def _divide_floor(x: Value, y: Value) -> tuple[Value, Value]:
     floor = select(wrong, q - 1.0, q)
 
     inside = split_sign(ratio)[0] < 2.0 ** (f.mantissa + 1)
-    defined = (size_x < math.inf) & (size_y > 0.0)
-    floor = select(inside, floor, select(size_x.equals(math.inf), math.nan, ratio))
-    return floor, select(inside, rest, select(defined, const_like(x, 0.0), math.nan))
+    divisible = size_y > 0.0
+    finite = size_x < math.inf
+    floor = select(inside, floor, select(finite | ~divisible, ratio, math.nan))
+    return floor, select(inside, rest, select(finite & divisible, const_like(x, 0.0), math.nan))
 
 
 def floor_divide(x: Value, y: Value) -> Value:

@@ -197,7 +197,7 @@ def atan_of_ratio(y: Value, x: Value) -> Value:
     middle = y > x * 0.41421356237309503
     numerator = select(steep, -x, select(middle, y - x, y))
     denominator = select(steep, y, select(middle, y + x, x))
-    t = select(denominator.equals(0.0), denominator, numerator / denominator)
+    t = numerator / select(denominator.equals(0.0), 1.0, denominator)
     z = t * t
     rest = t * z * polynomial(z, coefficients("ATAN", x))
     start = select(steep, hi, select(middle, const_like(x, hi / 2), 0.0))
