@@ -1,4 +1,4 @@
-"""`LLVMBackend`: the CPU, through LLVM IR.  Everything that is particular to this backend can be seen here."""
+"""`LLVMBackend`: the CPU, through LLVM IR.  All that is particular to this backend is seen here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`LLVMCompiler`: LLVM IR text to an object file, in the process.
 
-llvmlite serialises its calls with a lock of its own; one compilation is many calls, so each gets an LLVM context of its
+llvmlite serialises its calls with a lock; one compilation is many calls, so each gets an LLVM context of its
 own and shares nothing with others but the target machine, which no call changes.
 """
 
@@ -13,10 +13,12 @@ from typing import Any
 from retarget.errors import CompileError
 from retarget.registry.backend import Binary, Source
 
-from .cpu import GENERIC, host_architecture, host_identity, machine
+from .cpu import TARGETS, host_architecture, host_identity, machine
 
-#: Passes in order, by the names of llvmlite's methods; part of the identity.
-PASSES = ("sroa", "instruction_combine", "simplify_cfg")
+#: Passes in order, by the names of llvmlite's methods; part of the identity.  Programs come vectorised,
+#: unrolled and with invariants hoisted, so that more passes (up to O2) were not found to make kernels faster,
+#: only compile times longer.
+PASSES = ("sroa", "simplify_cfg")
 OPTIMIZATION_LEVEL = 2  # of code generation
 _UNKNOWN_FEATURES = frozenset({"avx10.1-256"})  # reported by llvmlite, and unknown to its LLVM
 
@@ -29,11 +31,11 @@ class LLVMCompiler:
         self.machine = machine(target)
 
     def identity(self) -> str:
-        """Return what changes the output, without importing llvmlite: cache keys are made on warm starts too."""
+        """Return what changes the output; without importing llvmlite, since warm starts make cache keys."""
         cpu = f"host {host_identity()}" if not self.machine.cpu else self.machine.cpu
         system = sys.platform if self.machine.architecture == host_architecture() else "linux"
-        passes = ",".join(PASSES)
-        return f"llvmlite {_llvmlite_version()} {self.machine.architecture} {system} {cpu} O{OPTIMIZATION_LEVEL} {passes}"
+        passes = f"{','.join(PASSES)} O{OPTIMIZATION_LEVEL}"
+        return f"llvmlite {_llvmlite_version()} {self.machine.architecture} {system} {cpu} {passes}"
 
     def compile(self, source: Source) -> Binary:
         """Compile to an object file.
@@ -58,7 +60,9 @@ class LLVMCompiler:
         """Return the assembly text of a binary that this compiler made: compiled again from its source."""
         source = binary.metadata.get("source")
         if not isinstance(source, str):
-            raise CompileError(f"{binary.entry} has no LLVM IR in its metadata, from which assembly text is made")
+            raise CompileError(
+                f"{binary.entry}: no LLVM IR in its metadata, from which assembly text is made"
+            )
         target_machine = _target_machine(self.target)
         text: str = target_machine.emit_assembly(self._optimized(source, target_machine))
         return text
@@ -108,12 +112,13 @@ def _target_machine(target: str) -> Any:
     features = ""
     if not wanted.cpu:
         host = llvm.get_host_cpu_features()
-        features = ",".join(f"{'+' if host[n] else '-'}{n}" for n in sorted(host) if n not in _UNKNOWN_FEATURES)
+        signs = {True: "+", False: "-"}
+        features = ",".join(signs[host[n]] + n for n in sorted(host) if n not in _UNKNOWN_FEATURES)
     try:
         found = llvm.Target.from_triple(triple)
     except RuntimeError as error:
-        known = ", ".join(f"llvm/{name}" for name in GENERIC)
-        raise CompileError(f"this LLVM cannot generate code for {target}; known: llvm/native, {known}", "", str(error)) from error
+        text = f"this LLVM cannot generate code for {target}; known: {', '.join(TARGETS)}"
+        raise CompileError(text, "", str(error)) from error
     return found.create_target_machine(
         cpu=wanted.cpu or llvm.get_host_cpu_name(),
         features=features,

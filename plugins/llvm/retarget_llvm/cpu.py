@@ -1,7 +1,7 @@
 """The CPU that code is made for: this machine's, read without importing llvmlite, or a generic one by name.
 
-What the kernel says in /proc/cpuinfo decides the vector width and identifies the host in cache keys, so that a warm
-start does not pay for the import of LLVM.  Elsewhere LLVM is asked.
+What Linux says in /proc/cpuinfo decides the vector width and identifies the host in cache keys, so that a
+warm start does not pay for the import of LLVM.  Elsewhere LLVM is asked.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pathlib import Path
 
 from retarget.errors import UnknownNameError
 
-#: First components of LLVM's target triples, by what Python calls the machine.
-_ARCHITECTURES = {"x86_64": "x86_64", "AMD64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+#: First components of LLVM's target triples, where systems call the machine otherwise.
+_ARCHITECTURES = {"AMD64": "x86_64", "amd64": "x86_64", "arm64": "aarch64"}
 
-_AVX512 = frozenset({"avx512f", "avx512vl", "avx512bw", "avx512dq"})  # what 512-bit vectors of every dtype need
+#: What 512-bit vectors of every dtype need.
+_AVX512 = frozenset({"avx512f", "avx512vl", "avx512bw", "avx512dq"})
 _IDENTIFYING = (
     "vendor_id", "cpu family", "model", "model name", "stepping", "flags",  # x86
     "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features",  # Arm
@@ -58,6 +59,8 @@ GENERIC: Mapping[str, Machine] = {
     "aarch64": Machine("aarch64", "generic", 128, 32, True),
 }
 
+TARGETS: tuple[str, ...] = ("llvm/native", *(f"llvm/{name}" for name in GENERIC))
+
 
 def machine(target: str) -> Machine:
     """Return the CPU that a target such as "llvm/native" or "llvm/x86-64-v3" names."""
@@ -67,7 +70,7 @@ def machine(target: str) -> Machine:
     try:
         return GENERIC[name]
     except KeyError:
-        raise UnknownNameError("target", target, [f"llvm/{n}" for n in ("native", *GENERIC)]) from None
+        raise UnknownNameError("target", target, TARGETS) from None
 
 
 def host_architecture() -> str:
@@ -119,7 +122,7 @@ def host_name() -> str:
 
 @functools.cache
 def host_caches() -> tuple[int, ...]:
-    """Return the sizes in bytes of the data caches, innermost first; one shared by several cores counts in parts."""
+    """Return the sizes in bytes of the data caches, innermost first; of a shared one, a core's part."""
     found: dict[int, int] = {}
     siblings = 1  # hardware threads of a core: those that share its first cache
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
