@@ -59,15 +59,15 @@ def evaluate(
 
 
 def _evaluate_node(u: UOp, src: list[Array], buffers: Callable[[UOp], Array], variables: Variables) -> Array:
+    if "g" not in u.op.levels:
+        raise InternalError(f"{u.op} does not stand in a graph")
     shape = tuple(index_value(n, variables) for n in u.shape)
     if u.op is ops.BUFFER:
         result = buffers(u)
     elif u.op in ELEMENTWISE:
         result = np.asarray(ELEMENTWISE[u.op](u.dtype, *src))
-    elif u.op in _STRUCTURAL:
-        result = np.asarray(_STRUCTURAL[u.op](u, src, shape, variables))
     else:
-        raise InternalError(f"{u.op} does not stand in a graph")
+        result = np.asarray(_STRUCTURAL[u.op](u, src, shape, variables))
     if result.dtype != to_numpy(u.dtype) or result.shape != shape:
         raise InternalError(f"{u.op} gave {result.dtype}{result.shape} where the graph says {u.dtype}{shape}")
     return result

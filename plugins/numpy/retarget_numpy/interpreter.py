@@ -598,14 +598,15 @@ class _MatrixUnit:
         self._b = _Layout("B", (k, n), core.b_layout)
         self._c = _Layout("C", (m, n), core.c_layout)
 
-    def multiply(self, fragments: Sequence[tuple[Array, Array, Array]]) -> list[Array]:
+    def multiply(self, fragments: Sequence[tuple[Value, Value, Value]]) -> list[Value]:
         """Return each lane's fragment of A @ B + C: summed in a wider type, then rounded or wrapped once."""
         a, b, c = zip(*fragments, strict=True)
         wide = np.float64 if self._out.is_float else np.int64
         product = self._a.matrix(a).astype(wide) @ self._b.matrix(b).astype(wide) + self._c.matrix(c).astype(
             wide
         )
-        return list(self._c.fragments(ELEMENTWISE[ops.CAST](self._out, product)))
+        results = self._c.fragments(ELEMENTWISE[ops.CAST](self._out, product))
+        return [fragment if len(fragment) > 1 else fragment[0] for fragment in results]
 
 
 class _Layout:
@@ -624,7 +625,7 @@ class _Layout:
                 f"the layout of {name} leaves out {np.argwhere(~covered).tolist()[0]} of {shape}"
             )
 
-    def matrix(self, fragments: Sequence[Array]) -> Array:
+    def matrix(self, fragments: Sequence[Value]) -> Array:
         """Gather the fragments; elements that several lanes hold must agree."""
         held = np.stack([np.atleast_1d(f) for f in fragments])
         if held.shape != self._at[0].shape:
