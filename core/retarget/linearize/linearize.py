@@ -1,0 +1,69 @@
+"""`linearize`: a scheduled kernel as a verified linear program."""
+
+from __future__ import annotations
+
+import hashlib
+
+from ..codegen.legalize import Legalizer
+from ..codegen.program import Program
+from ..ir import dtypes, ops
+from ..ir.index import range_size
+from ..ir.uop import UOp, toposort
+from ..ir.verify import verify_program
+from ..optimize.apply import Scheduled
+from ..registry.backend import Argument, Launch
+from ..registry.capabilities import Capabilities
+from .place import Placer
+from .translate import Translator, needs_int64
+
+
+def linearize(scheduled: Scheduled, capabilities: Capabilities) -> Program:
+    """Return the linear program of a scheduled kernel for a target.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule cannot be carried out on this target.
+    VerifyError
+        If the result is ill-formed, which is a bug of ours.
+    """
+    nodes = toposort(scheduled.stores)
+    index = dtypes.int64 if needs_int64(nodes) else dtypes.int32
+    translate = Translator(Legalizer(capabilities), index, scheduled.order)
+    body = Placer(scheduled, translate).run()
+    kernel = scheduled.kernel
+    params = sorted([u for u in nodes if u.op is ops.PARAM], key=_argument_order)
+    variables = sorted({u for u in nodes if u.op is ops.VAR}, key=lambda u: u.arg[0])
+    linear_variables = [translate.position(u) for u in variables]
+    uops = (*params, *linear_variables, *body)
+    name = kernel_name(scheduled)
+    verify_program(uops, where=f"linearize {name}")
+    arguments = (
+        *[Argument(p.arg[0], "buffer", p.dtype.name, p.arg[1], p.arg[2]) for p in params],
+        *[Argument(u.arg[0], "variable", "int64") for u in variables],
+    )
+    threads = [r for r in scheduled.order if r.arg[2] == "thread"]
+    launch = Launch(chunks=range_size(threads[0]) if threads else 1)
+    return Program(name, uops, arguments, launch, kernel.flops, kernel.bytes)
+
+
+def _argument_order(param: UOp) -> tuple[bool, int]:
+    name = param.arg[0]
+    return (not param.arg[2], int(name.lstrip("outin")))
+
+
+def kernel_name(scheduled: Scheduled) -> str:
+    """Return a legal identifier that tells kind, shape and schedule: "sum_64x128_3f2a91"."""
+    nodes = toposort(scheduled.stores)
+    folds = [u.arg for u in nodes if u.op is ops.REDUCE]
+    if not folds:
+        kind = "map"
+    elif any(u.op is ops.REDUCE and u.arg is ops.ADD and u.src[0].op is ops.MUL for u in nodes) and len(folds) == 1:
+        kind = "dot"
+    else:
+        words = {ops.ADD: "sum", ops.MUL: "prod", ops.MAXIMUM: "max", ops.MINIMUM: "min"}
+        kind = "_".join(dict.fromkeys(words.get(f, f.name.lower()) for f in folds))
+    shape = "x".join(map(str, scheduled.kernel.outputs[0].shape)) or "scalar"
+    text = f"{scheduled.schedule} {scheduled.kernel}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{kind}_{shape}"[:48].rstrip("_x") + f"_{digest}"

@@ -1,0 +1,360 @@
+"""Put a scheduled kernel's expressions into loops: where each loop opens, where accumulators live, what is hoisted.
+
+A *statement* is a store, or one step of a reduction.  Its *path* is the loops that it must stand in, in schedule order:
+the free ranges of what it stores.  Consecutive statements share open loops as far as their paths agree, unless such a
+loop produced something that the statement reads.  Inside that frame three rules decide everything:
+
+* Pure values are computed in the outermost open loop in which their operands are defined, so that invariant code is
+  hoisted as it is emitted; an accumulator's value is read as far out as it stands once it is complete.
+* An accumulator lives just outside the first loop, in schedule order, that is one of its reduction ranges, or a
+  reader's loop on which it does not depend, or a range that two readers bind in different passes.  Its free ranges
+  further in become its dimensions.
+* Before a loop is opened, everything that lives at that level is computed, dependencies first; independent reductions
+  of one level share their loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..errors import InternalError
+from ..ir import dtypes, ops
+from ..ir.index import TRUE, flatten, range_size
+from ..ir.uop import UOp, const
+from ..optimize.apply import Scheduled
+from .translate import Translator, vector_range
+
+_FAR = 1 << 30
+
+
+@dataclass(slots=True, eq=False)
+class _Frame:
+    """An open loop: its body so far, and the values that were computed in it."""
+
+    range: UOp | None
+    instance: int
+    body: list[_Item] = field(default_factory=list)
+    placed: list[UOp] = field(default_factory=list)
+    reductions: list[UOp] = field(default_factory=list)  # whose accumulators live in this body
+
+
+#: A body holds uops and the frames of inner loops.
+_Item = UOp | _Frame
+
+
+@dataclass(slots=True, eq=False)
+class _Accumulator:
+    """Where a reduction's partial results are kept while its loops run."""
+
+    array: UOp
+    dims: list[UOp]
+    loops: set[int] = field(default_factory=set)  # instances of the loops that produce it
+
+
+class Placer:
+    """One linearization.  `run` returns the flat list of uops, without parameters' definitions in front."""
+
+    def __init__(self, kernel: Scheduled, translate: Translator) -> None:
+        self.kernel = kernel
+        self.order = kernel.order
+        self.translate = translate
+        self.root = _Frame(None, 0)
+        self.stack: list[_Frame] = [self.root]
+        self.level: dict[UOp, int] = {}
+        self.reads_of: dict[UOp, frozenset[UOp]] = {}  # uop -> temporary arrays that its value was read from
+        self.instances = 0
+        self.accumulators: dict[UOp, _Accumulator] = {}
+        self.finished: set[UOp] = set()
+        self.settled: dict[UOp, int] = {}  # arrays of finished reductions -> level at which they stand
+        self.innermost_reader: dict[UOp, int] = {}
+        self.bound_by: dict[UOp, dict[UOp, UOp | None]] = {}
+        self._reductions: dict[UOp, tuple[UOp, ...]] = {}
+        self._behind: dict[UOp, frozenset[UOp]] = {}
+
+    def run(self) -> list[UOp]:
+        stores = self.kernel.stores
+        for s in stores:  # see every reader first, so that each accumulator is placed far enough out
+            self.needed(_values(s), self.path(s.ranges), {}, note=True)
+        for s in stores:
+            self.statement(self.path(s.ranges), _values(s), lambda s=s: self.store(s))
+        while len(self.stack) > 1:
+            self.close()
+        out: list[UOp] = []
+        _flatten(self.root, out)
+        return out
+
+    # -- loops ----------------------------------------------------------------------------------------------------
+
+    def path(self, ranges: Iterable[UOp]) -> list[UOp]:
+        """Return the loops among `ranges` in schedule order; vector axes have none."""
+        order = self.order
+        return sorted([r for r in ranges if r.arg[2] != "vector"], key=order.__getitem__)
+
+    def open(self, r: UOp) -> None:
+        loop = self.translate.position(r)
+        for s in loop.src:
+            self.place(s)
+        self.instances += 1
+        frame = _Frame(loop, self.instances)
+        self.stack[-1].body.append(frame)
+        self.stack.append(frame)
+        self.level[loop] = len(self.stack) - 1
+        frame.placed.append(loop)
+
+    def close(self) -> None:
+        frame = self.stack.pop()
+        for u in frame.placed:
+            self.level.pop(u, None)
+        # Their values are gone with the loop instance: a later reader in another instance computes them again.
+        for r in frame.reductions:
+            self.finished.discard(r)
+            self.settled.pop(self.accumulators[r].array, None)
+
+    def go_to(self, path: Sequence[UOp], avoid: frozenset[int] | set[int] = frozenset()) -> None:
+        """Close and open loops until exactly `path` is open, keeping open what agrees and is not to be avoided."""
+        keep = self.common(path, avoid)
+        while len(self.stack) - 1 > keep:
+            self.close()
+        for r in path[keep:]:
+            self.open(r)
+
+    def common(self, path: Sequence[UOp], avoid: frozenset[int] | set[int]) -> int:
+        n = 0
+        position = self.translate.position
+        for frame, r in zip(self.stack[1:], path, strict=False):
+            if frame.range is not position(r) or frame.instance in avoid:
+                break
+            n += 1
+        return n
+
+    # -- placing values -------------------------------------------------------------------------------------------
+
+    def place(self, u: UOp) -> UOp:
+        """Make the value of a linear uop available here, computed as far out as its operands allow."""
+        level = self.level
+        if u in level or u.op is ops.PARAM or u.op is ops.LOCAL or u.op is ops.VAR:
+            return u
+        deepest = 0
+        reads: frozenset[UOp] = frozenset()
+        for s in u.src:
+            if s not in level:
+                self.place(s)
+            n = level.get(s, 0)
+            if n > deepest:
+                deepest = n
+            r = self.reads_of.get(s)
+            if r:
+                reads = reads | r if reads else r
+        if u.op is ops.LOAD:
+            buffer = u.src[0]
+            if buffer.op is ops.LOCAL or buffer.arg[2]:
+                reads = reads | {buffer}
+                deepest = max(deepest, self.settled.get(buffer, len(self.stack) - 1))
+        elif u.op is ops.RANGE:
+            raise InternalError(f"loop {u.arg[0]} is used outside itself")
+        frame = self.stack[deepest]
+        if deepest == len(self.stack) - 1:
+            frame.body.append(u)
+        else:
+            frame.body.insert(len(frame.body) - 1, u)  # before the loop that is open inside this one
+        frame.placed.append(u)
+        level[u] = deepest
+        if reads:
+            self.reads_of[u] = reads
+        else:
+            self.reads_of.pop(u, None)
+        return u
+
+    def emit(self, u: UOp) -> None:
+        """Append an effect here, after its operands."""
+        for s in u.src:
+            self.place(s)
+        self.stack[-1].body.append(u)
+        if u.op is ops.STORE:
+            self.forget_reads(u.src[0])
+
+    def forget_reads(self, array: UOp) -> None:
+        """Values that were read from `array` are stale: compute them again when they are next used."""
+        for u, arrays in list(self.reads_of.items()):
+            if array in arrays:
+                del self.reads_of[u]
+                self.level.pop(u, None)
+
+    # -- what statements need ---------------------------------------------------------------------------------------
+
+    def reductions(self, u: UOp) -> tuple[UOp, ...]:
+        """Return the looped reductions that an expression reads directly, in a fixed order."""
+        found = self._reductions.get(u)
+        if found is None:
+            if u.op is ops.REDUCE and u.src[1].arg[2] != "vector":
+                found = (u,)
+            else:
+                merged: dict[UOp, None] = {}
+                for s in u.src:
+                    for r in self.reductions(s):
+                        merged[r] = None
+                found = tuple(merged)
+            self._reductions[u] = found
+        return found
+
+    def behind(self, r: UOp) -> frozenset[UOp]:
+        """Return the reductions that must be complete before a step of `r` can be taken."""
+        found = self._behind.get(r)
+        if found is None:
+            direct = self.reductions(r.src[0])
+            found = frozenset(direct).union(*[self.behind(d) for d in direct])
+            self._behind[r] = found
+        return found
+
+    def needed(
+        self, values: Sequence[UOp], path: Sequence[UOp], binding: dict[UOp, UOp], note: bool = False
+    ) -> list[UOp]:
+        """Return the unfinished reductions behind `values`, those that others need first.
+
+        On the way, note for each how far out its readers force it: `path` is the loops of the statement that reads
+        it, `binding` says for each range which reduction's pass binds it there.
+        """
+        out: list[UOp] = []
+        seen: set[UOp] = set()
+        order = self.order
+
+        def visit(values: Sequence[UOp], path: Sequence[UOp], binding: dict[UOp, UOp]) -> None:
+            for value in values:
+                for r in self.reductions(value):
+                    if r in self.finished:
+                        continue
+                    limit = next((order[x] for x in path if x not in r.ranges), _FAR)
+                    if limit < self.innermost_reader.get(r, _FAR):
+                        self.innermost_reader[r] = limit
+                    if note:
+                        first = self.bound_by.setdefault(r, {x: binding.get(x) for x in r.ranges})
+                        for x in r.ranges:
+                            if first[x] is not binding.get(x) and x.arg[2] != "vector":
+                                self.innermost_reader[r] = min(self.innermost_reader.get(r, _FAR), order[x])
+                    if r in seen:
+                        if note:
+                            visit_body(r, binding)
+                        continue
+                    seen.add(r)
+                    visit_body(r, binding)
+                    out.append(r)
+
+        def visit_body(r: UOp, binding: dict[UOp, UOp]) -> None:
+            inner = self.path(r.src[0].ranges.union(r.src[1:]))
+            visit((r.src[0],), inner, {**binding, **{x: r for x in r.src[1:]}})
+
+        visit(values, path, binding)
+        return out
+
+    def home(self, r: UOp) -> tuple[list[UOp], list[UOp]]:
+        """Return (loops around the accumulator of `r`, its dimensions)."""
+        order = self.order
+        first = min([order[x] for x in r.src[1:] if x.arg[2] != "vector"])
+        first = min(first, self.innermost_reader.get(r, _FAR))
+        free = self.path(r.ranges)
+        return [x for x in free if order[x] < first], [x for x in free if order[x] >= first]
+
+    # -- statements -------------------------------------------------------------------------------------------------
+
+    def statement(self, path: list[UOp], values: Sequence[UOp], finish: Callable[[], None]) -> None:
+        """Open the loops of `path`, computing at each level what lives there, then call `finish` inside them."""
+        need = self.needed(values, path, {})
+        homes = {r: self.home(r) for r in need}
+        produced = {i for v in values for r in self.reductions(v) if r in self.accumulators
+                    for i in self.accumulators[r].loops}  # fmt: skip
+        keep = self.common(path, produced)
+        for outer, _ in homes.values():
+            if outer == path[: len(outer)]:
+                keep = min(keep, len(outer))
+        while len(self.stack) - 1 > keep:
+            self.close()
+        while True:
+            depth = len(self.stack) - 1
+            here = [r for r in need if r not in self.finished and homes[r][0] == path[:depth]]
+            while here:
+                waiting = set(here)
+                group = [r for r in here if not (self.behind(r) & waiting)]
+                for r in group:
+                    self.start(r)
+                for r in group:
+                    self.step(r)
+                self.go_to(path[:depth])
+                here = [r for r in here if r not in self.finished]
+            if depth == len(path):
+                break
+            self.open(path[depth])
+        finish()
+
+    def start(self, r: UOp) -> None:
+        """Declare the accumulator of a reduction and set it to the identity."""
+        outer, dims = self.home(r)
+        v = vector_range(r)
+        dtype = r.dtype.vector(1 if v is None else range_size(v))
+        known = self.accumulators.get(r)
+        name = known.array.arg[0] if known else f"acc{len(self.accumulators)}"
+        array = UOp(ops.LOCAL, dtype, (), (name, tuple([range_size(d) for d in dims]), "register"))
+        self.accumulators[r] = _Accumulator(array, dims)
+        self.translate.accumulators[r] = (array, tuple(dims))
+        self.go_to(outer)
+        self.stack[-1].body.append(array)
+        self.stack[-1].reductions.append(r)
+        self.go_to(outer + dims)
+        identity = self.translate.broadcast(const(ops.identity(r.arg, r.dtype), r.dtype), dtype.lanes)
+        self.emit(UOp(ops.STORE, dtypes.void, (array, self.translate.flat(tuple(dims), array.arg[1]), identity)))
+        self.go_to(outer)
+
+    def step(self, r: UOp) -> None:
+        """Emit the loops of a reduction: fold its value into the accumulator."""
+        value = r.src[0]
+        path = self.path(value.ranges.union(r.src[1:]))
+        parts = value.src if self.multiplies(r) else (value,)
+        self.statement(path, parts, lambda: self.fold(r))
+        self.finished.add(r)
+        self.settled[self.accumulators[r].array] = len(self.home(r)[0])
+        ranges = {self.translate.position(x) for x in r.src[1:] if x.arg[2] != "vector"}
+        self.accumulators[r].loops.update(f.instance for f in self.stack if f.range in ranges)
+
+    def multiplies(self, r: UOp) -> bool:
+        """Whether a step of `r` is a multiply-accumulate, which may be fused: it only gains accuracy."""
+        return r.arg is ops.ADD and r.src[0].op is ops.MUL and r.dtype in (dtypes.float32, dtypes.float64)
+
+    def fold(self, r: UOp) -> None:
+        translate = self.translate
+        accumulator = self.accumulators[r]
+        array = accumulator.array
+        index = translate.flat(tuple(accumulator.dims), array.arg[1])
+        before = UOp(ops.LOAD, array.dtype, (array, index), 1)
+        lanes = array.dtype.lanes
+        if self.multiplies(r):
+            a, b = r.src[0].src
+            after = translate.legalize(ops.MULACC, array.dtype, (translate.wide(a, lanes), translate.wide(b, lanes), before))
+        else:
+            after = translate.legalize(r.arg, array.dtype, (before, translate.wide(r.src[0], lanes)))
+        self.emit(UOp(ops.STORE, dtypes.void, (array, index, after)))
+
+    def store(self, s: UOp) -> None:
+        """Emit the store of an output."""
+        translate = self.translate
+        buffer, mask, value, *idx = s.src
+        flat = flatten(idx, buffer.arg[1])
+        v = vector_range(s)
+        address, lanes, _ = translate.address(flat, mask, 1 if v is None else range_size(v))
+        src = (buffer, address, translate.wide(value, lanes))
+        self.emit(UOp(ops.STORE, dtypes.void, src if mask is TRUE else (*src, translate.mask(mask))))
+
+
+def _values(store: UOp) -> tuple[UOp, ...]:
+    """Return what must be computed before a store: its value, its mask and its indices."""
+    return (store.src[2], store.src[1], *store.src[3:])
+
+
+def _flatten(frame: _Frame, out: list[UOp]) -> None:
+    for item in frame.body:
+        if isinstance(item, UOp):
+            out.append(item)
+        else:
+            assert item.range is not None
+            out.append(item.range)
+            _flatten(item, out)
+            out.append(UOp(ops.END, dtypes.void, (item.range,)))

@@ -1,0 +1,267 @@
+"""Kernel expressions as linear uops: vector types, flat addresses, gates, and only ops that the target has.
+
+Translation knows nothing of loops: the same kernel node always becomes the same linear uop.  Where that uop is
+executed is the business of `place`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..codegen.legalize import Legalizer
+from ..errors import InternalError, ScheduleError
+from ..ir import dtypes, ops
+from ..ir.dtypes import DType
+from ..ir.index import FALSE, TRUE, combine, conjuncts, flatten, range_size, terms
+from ..ir.uop import UOp, const
+
+_INT32_MAX = (1 << 31) - 1
+
+
+def vector_range(u: UOp) -> UOp | None:
+    """Return the vector axis that a kernel expression varies with, if any."""
+    for r in u.ranges:
+        if r.arg[2] == "vector":
+            return r
+    return None
+
+
+def needs_int64(roots: list[UOp]) -> bool:
+    """Whether any flat address or index expression of these nodes (in topological order) can leave int32."""
+    for u in roots:
+        if u.op in (ops.LOAD, ops.STORE):
+            first = 2 if u.op is ops.LOAD else 3
+            flat = flatten(u.src[first:], u.src[0].arg[1])
+            if _magnitude(flat) > _INT32_MAX:
+                return True
+        elif u.dtype is dtypes.index and _magnitude(u) > _INT32_MAX:
+            return True
+    return False
+
+
+def _magnitude(x: UOp) -> int:
+    """Bound every partial sum of an index expression."""
+    c, parts = terms(x)
+    return abs(c) + sum(abs(k) * max(abs(a.vmin), abs(a.vmax)) for a, k in parts)
+
+
+class Translator:
+    """Translates the expressions of one kernel for one target.
+
+    Parameters
+    ----------
+    legalize
+        Expands elementwise ops into those that the target has.
+    index
+        int32 or int64: the dtype of index arithmetic.
+    order
+        Range -> position in the loop nest; sums of index terms follow it, so that their outer parts can be hoisted.
+    """
+
+    def __init__(self, legalize: Legalizer, index: DType, order: Mapping[UOp, int]) -> None:
+        self.legalize = legalize
+        self.index = index
+        self.order = order
+        self.memo: dict[UOp, UOp] = {}
+        #: REDUCE -> (accumulator array, kernel indices of its element); filled in as accumulators are placed.
+        self.accumulators: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
+
+    # -- values ---------------------------------------------------------------------------------------------------
+
+    def __call__(self, u: UOp) -> UOp:
+        """Return the linear uop of a value or mask."""
+        found = self.memo.get(u)
+        if found is None:
+            found = self.memo[u] = self._translate(u)
+        return found
+
+    def wide(self, u: UOp, lanes: int) -> UOp:
+        """Return the linear uop of `u` with `lanes` lanes, broadcast if it does not vary with the vector axis."""
+        return self.broadcast(self(u), lanes)
+
+    def broadcast(self, x: UOp, lanes: int) -> UOp:
+        if lanes == 1 or x.dtype.lanes == lanes:
+            return x
+        return UOp(ops.BROADCAST, x.dtype.vector(lanes), (x,))
+
+    def _translate(self, u: UOp) -> UOp:
+        op = u.op
+        if op is ops.CONST:
+            return u
+        if op is ops.LOAD:
+            return self.load(u)
+        if op is ops.REDUCE:
+            found = self.accumulators.get(u)
+            if found is not None:
+                array, idx = found
+                return UOp(ops.LOAD, array.dtype, (array, self.flat(idx, array.arg[1])), 1)
+            if u.src[1].arg[2] != "vector":
+                raise InternalError("a reduction is read before it has an accumulator")
+            inner = self(u.src[0])
+            if inner.dtype.lanes == 1:  # the folded value does not vary with the vector axis
+                inner = self.broadcast(inner, range_size(u.src[1]))
+            return UOp(ops.FOLD, u.dtype, (inner,), u.arg)
+        if op is ops.GE0 or op is ops.ALL:
+            return self.mask(u)
+        v = vector_range(u)
+        lanes = 1 if v is None else range_size(v)
+        dtype = u.dtype.vector(lanes)
+        if op is ops.CAST and u.src[0].dtype is dtypes.index:
+            return self.legalize(op, dtype, (self.broadcast(self.position(u.src[0]), lanes),))
+        if op is ops.WHERE:
+            condition = self(u.src[0])
+            arms = (self.wide(u.src[1], lanes), self.wide(u.src[2], lanes))
+            return self.legalize(op, dtype, (condition, *arms))
+        return self.legalize(op, dtype, tuple([self.wide(s, lanes) for s in u.src]))
+
+    def load(self, u: UOp) -> UOp:
+        buffer, mask, *idx = u.src
+        flat = flatten(idx, buffer.arg[1])
+        address, lanes, alignment = self.address(flat, mask)
+        dtype = u.dtype.vector(lanes)
+        if mask is TRUE:
+            return UOp(ops.LOAD, dtype, (buffer, address), alignment)
+        gate = self.mask(mask)
+        if lanes == 1 and gate.dtype.lanes > 1:
+            raise InternalError("a vector mask on a scalar address")
+        return UOp(ops.LOAD, dtype, (buffer, address, gate), alignment)
+
+    def address(self, flat: UOp, mask: UOp, lanes: int = 0) -> tuple[UOp, int, int]:
+        """Return (linear address, lanes of the access, alignment in elements) of a flat index.
+
+        The address is scalar for one contiguous access, and a vector for a gather or scatter.  `lanes` forces that
+        many lanes, where the stored value has them and the address does not.
+        """
+        v = vector_range(flat) or vector_range(mask)
+        if v is None and lanes <= 1:
+            return self.position(flat), 1, 1
+        if v is None:
+            raise ScheduleError("a store's value varies with a vector axis that its address does not vary with")
+        width = range_size(v)
+        c, parts = terms(flat)
+        coefficient = 0
+        affine = True
+        for a, k in parts:
+            if a is v:
+                coefficient = k
+            elif v in a.ranges:
+                affine = False
+        if affine and coefficient == 1:
+            base = combine(((flat, 1), (v, -1)))
+            alignment = width
+            for number in (terms(base)[0], *[k for _, k in terms(base)[1]]):
+                while number % alignment:
+                    alignment //= 2
+            return self.position(base), width, alignment
+        return self.broadcast(self.position(flat), width), width, 1
+
+    # -- masks ----------------------------------------------------------------------------------------------------
+
+    def mask(self, mask: UOp) -> UOp:
+        """Return the linear bool of a mask, a vector if any part varies with the vector axis."""
+        if mask is TRUE or mask is FALSE:
+            return mask
+        found: UOp | None = None
+        for part in conjuncts(mask):
+            term = self._compare(part.src[0]) if part.op is ops.GE0 else self(part)
+            if found is None:
+                found = term
+                continue
+            lanes = max(found.dtype.lanes, term.dtype.lanes)
+            found = UOp(
+                ops.AND, dtypes.bool_.vector(lanes), (self.broadcast(found, lanes), self.broadcast(term, lanes))
+            )
+        assert found is not None
+        return found
+
+    def _compare(self, x: UOp) -> UOp:
+        """Return x >= 0 as a person would write it: positive terms on one side, negative ones on the other."""
+        c, parts = terms(x)
+        positive = combine([(a, k) for a, k in parts if k > 0])
+        negative = combine([(a, -k) for a, k in parts if k < 0])
+        if not terms(negative)[1]:
+            op, left, right = ops.CMPLE, combine((), -c), positive
+        elif c >= -1 or not terms(positive)[1]:
+            op, left, right = ops.CMPLT, negative, combine(((positive, 1),), c + 1)
+        else:
+            op, left, right = ops.CMPLE, combine(((negative, 1),), -c), positive
+        a, b = self.position(left), self.position(right)
+        lanes = max(a.dtype.lanes, b.dtype.lanes)
+        return UOp(op, dtypes.bool_.vector(lanes), (self.broadcast(a, lanes), self.broadcast(b, lanes)))
+
+    # -- index arithmetic -------------------------------------------------------------------------------------------
+
+    def flat(self, idx: tuple[UOp, ...], shape: tuple[int, ...]) -> UOp:
+        """Return the linear flat index into an array."""
+        return self.position(flatten(idx, shape))
+
+    def position(self, x: UOp) -> UOp:
+        """Return the linear integer of an index expression."""
+        found = self.memo.get(x)
+        if found is None:
+            found = self.memo[x] = self._position(x)
+        return found
+
+    def _position(self, x: UOp) -> UOp:
+        op = x.op
+        index = self.index
+        match op:
+            case ops.RANGE:
+                name, size, kind = x.arg
+                if kind == "vector":
+                    return UOp(ops.VECTORIZE, index.vector(size), tuple([const(i, index) for i in range(size)]))
+                kind = {"own": "unroll", "chunk": "loop"}.get(kind, kind)
+                return UOp(ops.RANGE, index, () if size is not None else (self.position(x.src[0]),), (name, size, kind))
+            case ops.VAR:
+                return UOp(op, index, (), x.arg)
+            case ops.AFFINE:
+                return self._affine(x)
+            case ops.IMUL:
+                return self._int(ops.MUL, self.position(x.src[0]), self.position(x.src[1]))
+            case ops.IDIV | ops.IMOD:
+                return self._divide(op, x)
+            case ops.IVALUE:
+                inner = self(x.src[0])
+                return self.legalize(ops.CAST, index.vector(inner.dtype.lanes), (inner,))
+        raise InternalError(f"{op} is not index arithmetic")
+
+    def _affine(self, x: UOp) -> UOp:
+        """Return the sum with its terms in loop order, outermost first, and the constant last."""
+        c, parts = terms(x)
+        order = self.order
+        parts.sort(key=lambda part: max([order.get(r, -1) for r in part[0].ranges], default=-1))
+        total: UOp | None = None
+        for positive in (True, False):
+            for a, k in parts:
+                if (k > 0) is not positive:
+                    continue
+                atom = self.position(a)
+                if abs(k) != 1:
+                    atom = self._int(ops.MUL, atom, const(abs(k), self.index))
+                if total is None:
+                    total = atom if k > 0 else self._int(ops.SUB, const(c, self.index), atom)
+                    c = c if k > 0 else 0
+                else:
+                    total = self._int(ops.ADD if k > 0 else ops.SUB, total, atom)
+        if total is None:
+            return const(c, self.index)
+        if c:
+            total = self._int(ops.ADD if c > 0 else ops.SUB, total, const(abs(c), self.index))
+        return total
+
+    def _divide(self, op: ops.Op, x: UOp) -> UOp:
+        inner, n = x.src[0], x.arg
+        value = self.position(inner)
+        if inner.vmin >= 0:  # truncation is floor there
+            if n & (n - 1) == 0:
+                shift = n.bit_length() - 1
+                if op is ops.IDIV:
+                    return self._int(ops.USHR, value, const(shift, self.index))
+                return self._int(ops.AND, value, const(n - 1, self.index))
+            return self._int(ops.TRUNCDIV if op is ops.IDIV else ops.TRUNCMOD, value, const(n, self.index))
+        divisor = self.broadcast(const(n, self.index), value.dtype.lanes)
+        return self.legalize(ops.FLOORDIV if op is ops.IDIV else ops.MOD, value.dtype, (value, divisor))
+
+    def _int(self, op: ops.Op, a: UOp, b: UOp) -> UOp:
+        lanes = max(a.dtype.lanes, b.dtype.lanes)
+        return UOp(op, self.index.vector(lanes), (self.broadcast(a, lanes), self.broadcast(b, lanes)))

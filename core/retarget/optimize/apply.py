@@ -1,0 +1,206 @@
+"""Apply a schedule to a kernel: one substitution of its ranges, then an order of the resulting axes.
+
+Reductions split into nested ones by the kinds of their axes: loop and unroll axes innermost (they share one
+accumulator, or one a lane), then own accumulators, then the vector axis (a horizontal fold), then chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..errors import ScheduleError
+from ..ir import dtypes, ops
+from ..ir.index import (
+    TRUE, all_of, combine, divmod_, ge0, imul, irange, less_than, range_size,
+)  # fmt: skip
+from ..ir.uop import UOp, const, sort_key, toposort
+from ..schedule.kernel import Kernel
+from ..schedule.lower import reduce, zero_outside
+from .schedule import Axis, Schedule
+
+#: Where axes go that `order` does not name: by kind, outermost first.
+_RANK = {"grid": 0, "thread": 1, "block": 2, "warp": 3, "chunk": 4, "loop": 4, "unroll": 5, "own": 5, "vector": 6}
+#: Reduction axis kinds from the innermost REDUCE outward.
+_NESTING = (("loop", "unroll"), ("own",), ("vector",), ("chunk",))
+
+
+@dataclass(slots=True)
+class Scheduled:
+    """A kernel whose ranges are the axes of a schedule.
+
+    Attributes
+    ----------
+    kernel, schedule
+        What it was made from.
+    stores
+        The kernel's stores over the new ranges.
+    order
+        Range -> position in the loop nest, outermost first.
+    """
+
+    kernel: Kernel
+    schedule: Schedule
+    stores: list[UOp]
+    order: dict[UOp, int]
+    axes: dict[str, UOp] = field(default_factory=dict)
+
+
+def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
+    """Return the kernel with its ranges replaced.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule names ranges or axes that do not exist, repeats a name, does not cover a range, or puts a
+        thread axis inside another loop or on a reduction.
+    """
+    ranges = kernel.ranges
+    splits = dict(schedule.splits)
+    unknown = [n for n in splits if n not in ranges and n not in _slots(kernel)]
+    if unknown:
+        raise ScheduleError(f"the schedule splits {unknown[0]}, but the kernel's ranges are {', '.join(ranges) or 'none'}")
+    replaced: dict[UOp, UOp] = {}
+    parts: dict[UOp, list[UOp]] = {}
+    valid: dict[UOp, UOp] = {}
+    names: dict[str, UOp] = {}
+    for name, r in ranges.items():
+        axes = splits.get(name)
+        if axes is None:
+            new, digits, mask = r, [r], TRUE
+        else:
+            new, digits, mask = _split(r, axes)
+        replaced[r], parts[r] = new, digits
+        if mask is not TRUE:
+            valid[r] = mask
+        for d in digits:
+            if names.setdefault(d.arg[0], d) is not d:
+                raise ScheduleError(f"two axes are called {d.arg[0]}")
+    substitution = _Substitution(replaced, parts, valid)
+    stores = [substitution.store(s) for s in kernel.stores]
+    used = {r for s in toposort(stores) for r in ((s,) if s.op is ops.RANGE else ())}
+    live = {n: r for n, r in names.items() if r in used}
+    order = _order(schedule, live)
+    scheduled = Scheduled(kernel, schedule, stores, order, live)
+    _check(scheduled)
+    return scheduled
+
+
+def _slots(kernel: Kernel) -> set[str]:
+    """Names of output axes of size 1, which have no range: a schedule may mention them all the same."""
+    return {f"r{n}" for n in range(len(kernel.outputs[0].shape))}
+
+
+def _split(r: UOp, axes: Sequence[Axis]) -> tuple[UOp, list[UOp], UOp]:
+    """Return (expression that replaces the range, its axes as ranges, mask for a surplus)."""
+    size = range_size(r)
+    given = 1
+    for a in axes:
+        given *= a.size or 1
+    sizes = [a.size if a.size is not None else -(-size // given) for a in axes]
+    total = 1
+    for n in sizes:
+        total *= n
+    if total < size:
+        raise ScheduleError(f"axes {', '.join(map(str, axes))} cover {total} of the {size} values of {r.arg[0]}")
+    digits = [irange(n, a.name, a.kind) for a, n in zip(axes, sizes, strict=True)]
+    stride, pairs = 1, []
+    for d, n in zip(reversed(digits), reversed(sizes), strict=True):
+        pairs.append((d, stride))
+        stride *= n
+    new = combine(pairs)
+    mask = less_than(new, size) if total > size else TRUE
+    return new, [d for d in digits if d.op is ops.RANGE], mask
+
+
+class _Substitution:
+    """Rebuilds expressions with ranges replaced; smart constructors simplify index arithmetic again."""
+
+    def __init__(self, replaced: dict[UOp, UOp], parts: dict[UOp, list[UOp]], valid: dict[UOp, UOp]) -> None:
+        self.replaced, self.parts, self.valid = replaced, parts, valid
+        self.memo: dict[UOp, UOp] = {}
+
+    def store(self, store: UOp) -> UOp:
+        target, mask, value, *idx = store.src
+        bounds = [self.valid[r] for r in sorted(store.ranges, key=sort_key) if r in self.valid]
+        return UOp(ops.STORE, dtypes.void, (target, all_of(self(mask), *bounds), self(value), *[self(i) for i in idx]))
+
+    def __call__(self, u: UOp) -> UOp:
+        found = self.memo.get(u)
+        if found is None:
+            found = self.memo[u] = self._rebuild(u)
+        return found
+
+    def _rebuild(self, u: UOp) -> UOp:
+        op = u.op
+        if op is ops.RANGE:
+            return self.replaced.get(u, u)
+        if not u.src:
+            return u
+        match op:
+            case ops.REDUCE:
+                return self._reduce(u)
+            case ops.AFFINE:
+                return combine([(self(a), k) for a, k in zip(u.src, u.arg[1], strict=True)], u.arg[0])
+            case ops.IDIV:
+                return divmod_(self(u.src[0]), u.arg)[0]
+            case ops.IMOD:
+                return divmod_(self(u.src[0]), u.arg)[1]
+            case ops.IMUL:
+                return imul(self(u.src[0]), self(u.src[1]))
+            case ops.GE0:
+                return ge0(self(u.src[0]))
+            case ops.ALL:
+                return all_of(*[self(m) for m in u.src])
+            case ops.LOAD:
+                bounds = [self.valid[r] for r in sorted(u.ranges, key=sort_key) if r in self.valid] if self.valid else []
+                mask = all_of(self(u.src[1]), *bounds)
+                return UOp(op, u.dtype, (u.src[0], mask, *[self(i) for i in u.src[2:]]))
+        return u.replace(tuple([self(s) for s in u.src]))
+
+    def _reduce(self, u: UOp) -> UOp:
+        value = self(u.src[0])
+        fold = u.arg
+        axes: list[UOp] = []
+        for r in u.src[1:]:
+            mask = self.valid.get(r)
+            if mask is not None and not (fold is ops.ADD and zero_outside(value, mask)):
+                value = UOp(ops.WHERE, value.dtype, (mask, value, const(ops.identity(fold, value.dtype), value.dtype)))
+            axes.extend(self.parts[r])
+        for kinds in _NESTING:
+            value = reduce(fold, value, [a for a in axes if a.arg[2] in kinds])
+        rest = [a for a in axes if not any(a.arg[2] in kinds for kinds in _NESTING)]
+        if rest:
+            raise ScheduleError(f"axis {rest[0].arg[0]} of kind {rest[0].arg[2]} cannot hold a reduction on this target")
+        return value
+
+
+def _order(schedule: Schedule, axes: dict[str, UOp]) -> dict[UOp, int]:
+    named = [axes[n] for n in schedule.order if n in axes]
+    rest = [r for r in axes.values() if r not in named]
+    front = [r for r in rest if r.arg[2] in ("grid", "thread")]
+    back = sorted([r for r in rest if r not in front], key=lambda r: _RANK[r.arg[2]])
+    return {r: n for n, r in enumerate([*front, *named, *back])}
+
+
+def _check(s: Scheduled) -> None:
+    known = set(s.axes) | {a.name for _, axes in s.schedule.splits for a in axes} | _slots(s.kernel)
+    for name in s.schedule.order:
+        if name not in known:
+            raise ScheduleError(f"order names {name!r}, but the axes are {', '.join(s.axes)}")
+    threads = [r for r in s.order if r.arg[2] == "thread"]
+    if len(threads) > 1:
+        raise ScheduleError(f"axes {threads[0].arg[0]} and {threads[1].arg[0]} are both of kind thread; one is allowed")
+    for store in s.stores:
+        for r in threads:
+            if r not in store.ranges:
+                raise ScheduleError(f"the thread axis {r.arg[0]} is not one of output {store.src[0].arg[0]}'s")
+        for u in toposort((store,)):
+            vectors = [r for r in u.ranges if r.arg[2] == "vector"]
+            if len(vectors) > 1:
+                both = " and ".join(sorted(r.arg[0] for r in vectors))
+                raise ScheduleError(f"an expression varies with two vector axes, {both}")
+    if threads and s.order[threads[0]] != 0:
+        raise ScheduleError(f"the thread axis {threads[0].arg[0]} must be the outermost loop")
+
+

@@ -1,0 +1,113 @@
+"""`Schedule`: how a kernel's ranges become loops, as one line of text that parses back.
+
+    r1=nb,p/2,j/2:u,v/16:v; r0=m,i/8:u; order=nb,m,p,r2,i,j,v
+
+Each range is replaced by a mixed-radix list of axes, outermost first: `name[/size][:kind]`.  One axis may leave out its
+size, which is then what the others leave.  A kind is a letter of `AXIS_KINDS`, "l" when absent.  Sizes whose product
+exceeds the range's are legal: the surplus is masked.  `order` lists axes from the outermost loop inward; axes that it
+leaves out keep the order of their kinds behind those that it names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..errors import ParseError
+
+#: Letter -> axis kind.  "own" axes are unrolled with an accumulator each, folded at the end; "chunk" axes of a
+#: reduction accumulate in the output itself.
+AXIS_KINDS: dict[str, str] = {
+    "g": "grid", "b": "block", "w": "warp", "t": "thread", "l": "loop", "u": "unroll", "v": "vector",
+    "a": "own", "c": "chunk",
+}  # fmt: skip
+_LETTERS = {kind: letter for letter, kind in AXIS_KINDS.items()}
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)(?:/(\d+))?(?::([a-z]))?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One digit of a range's mixed-radix form; `size` None takes what the other axes leave."""
+
+    name: str
+    size: int | None = None
+    kind: str = "loop"
+
+    def __str__(self) -> str:
+        size = "" if self.size is None else f"/{self.size}"
+        return f"{self.name}{size}" + ("" if self.kind == "loop" else f":{_LETTERS[self.kind]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The loops of one kernel.
+
+    Attributes
+    ----------
+    splits
+        Range name -> its axes, outermost first.  A range that is not named stays one loop.
+    order
+        Axis names from the outermost loop inward.
+    """
+
+    splits: tuple[tuple[str, tuple[Axis, ...]], ...] = ()
+    order: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"{name}={','.join(map(str, axes))}" for name, axes in self.splits]
+        if self.order:
+            parts.append("order=" + ",".join(self.order))
+        return "; ".join(parts)
+
+    @staticmethod
+    def of(splits: Iterable[tuple[str, Iterable[Axis]]], order: Iterable[str] = ()) -> Schedule:
+        """Return a schedule from plain lists."""
+        return Schedule(tuple((name, tuple(axes)) for name, axes in splits), tuple(order))
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Return the schedule that prints as `text`.
+
+    Raises
+    ------
+    ParseError
+        With a caret at the place, if the text is malformed.
+    """
+    splits: dict[str, tuple[Axis, ...]] = {}
+    order: tuple[str, ...] | None = None
+    position = 0
+    for clause in text.split(";"):
+        start = position
+        position += len(clause) + 1
+        if not clause.strip():
+            continue
+        name, equals, value = clause.partition("=")
+        key = name.strip()
+        at = start + len(name) + 1
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w*", key):
+            raise ParseError("a schedule clause is `range=axis,axis...` or `order=axis,axis...`", text, start)
+        if key == "order":
+            if order is not None:
+                raise ParseError("`order` is given twice", text, start)
+            order = tuple(x.strip() for x in value.split(","))
+            continue
+        if key in splits:
+            raise ParseError(f"range {key} is split twice", text, start)
+        axes = []
+        for item in value.split(","):
+            match = _AXIS.fullmatch(item)
+            if not match:
+                raise ParseError("an axis is `name[/size][:kind]`", text, at)
+            letter = match[3] or "l"
+            if letter not in AXIS_KINDS:
+                known = ", ".join(f"{a} {k}" for a, k in AXIS_KINDS.items())
+                raise ParseError(f"unknown axis kind {letter!r}; kinds are {known}", text, at)
+            if match[2] == "0":
+                raise ParseError("an axis has a size of at least 1", text, at)
+            axes.append(Axis(match[1], int(match[2]) if match[2] else None, AXIS_KINDS[letter]))
+            at += len(item) + 1
+        if sum(a.size is None for a in axes) > 1:
+            raise ParseError(f"only one axis of {key} may leave out its size", text, start)
+        splits[key] = tuple(axes)
+    return Schedule(tuple(splits.items()), order or ())

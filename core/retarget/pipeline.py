@@ -1,0 +1,198 @@
+"""The compiler's stages as functions: graph to kernels, kernel to source, source to binary, binary to executable.
+
+Everything here works for any target without a device; only `load` needs one.  What a target consists of (its backend's
+capabilities, renderer and compiler, and the hooks over them) is gathered once in a `Toolchain`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import registry
+from .codegen.driver import emit
+from .codegen.program import Program
+from .errors import DTypeError
+from .ir import ops
+from .ir.uop import UOp
+from .linearize.linearize import linearize
+from .optimize.apply import apply_schedule
+from .optimize.heuristics import choose_schedule
+from .optimize.schedule import Schedule, parse_schedule
+from .schedule.fusion import fuse
+from .schedule.kernel import Kernel
+from .schedule.lower import lower_group
+
+if TYPE_CHECKING:
+    from .array.array import Array
+    from .codegen.hooks import ResolvedHooks
+    from .registry import Backend, Binary, Capabilities, Compiler, Executable, Source
+
+_pinned: ContextVar[Schedule | None] = ContextVar("retarget_schedule", default=None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Toolchain:
+    """Everything that turns kernels into binaries for one target."""
+
+    target: str
+    backend: Backend
+    capabilities: Capabilities
+    renderer: Any
+    hooks: ResolvedHooks
+    compiler: Compiler
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - toolchains live as long as the process
+    def identity(self) -> str:
+        """Return what, besides the kernel, decides the binary: part of every cache key."""
+        return "\n".join(
+            (code_identity(), self.target, self.renderer.identity(), self.hooks.identity(), self.compiler.identity())
+        )
+
+
+_toolchains: dict[tuple[str, int], Toolchain] = {}
+_lock = threading.Lock()
+
+
+def toolchain(target: str) -> Toolchain:
+    """Return the toolchain of a target ("clang/native", or "clang" for the backend's default target)."""
+    table = registry.registry()
+    key = (target, table.epoch)
+    found = _toolchains.get(key)
+    if found is None:
+        name = registry.target(target)
+        backend = registry.backend(name.partition("/")[0])
+        made = Toolchain(
+            name, backend, backend.capabilities(name), backend.renderer(name), registry.hooks(name),
+            backend.compiler(name),
+        )  # fmt: skip
+        with _lock:
+            found = _toolchains.setdefault(key, made)
+    return found
+
+
+@functools.cache
+def code_identity() -> str:
+    """Return a text that changes when Retarget's own lowering code does."""
+    from . import __version__
+
+    folder = Path(__file__).parent
+    parts = [__version__]
+    for name in ("ir", "schedule", "optimize", "linearize", "codegen"):
+        for path in sorted((folder / name).rglob("*.py")):
+            status = path.stat()
+            parts.append(f"{path.name} {status.st_size} {status.st_mtime_ns}")
+    return "\n".join(parts)
+
+
+def lower(*arrays: Array) -> list[Kernel]:
+    """Return the kernels that compute some lazy arrays, in an order in which they can run.
+
+    Arrays that are already computed need none.
+    """
+    from .array.array import Array
+
+    for a in arrays:
+        if not isinstance(a, Array):
+            raise DTypeError(f"lower takes lazy arrays, got {type(a).__name__}; make one with rt.asarray")
+    roots = [a.node for a in arrays if a.node.op is not ops.BUFFER]
+    return [k for _, k in lower_graph(roots)]
+
+
+def lower_graph(roots: Sequence[UOp]) -> list[tuple[tuple[UOp, ...], Kernel]]:
+    """Return (stored nodes, the kernel that computes them) for each kernel, in running order."""
+    roots = [strip_reshape(r) for r in roots]
+    roots = [r for r in dict.fromkeys(roots) if r.op is not ops.BUFFER]
+    fusion = fuse(roots)
+    return [(g, lower_group(g, fusion.stored)) for g in fusion.groups if 0 not in g[0].shape]
+
+
+def strip_reshape(node: UOp) -> UOp:
+    """Return the node whose buffer `node` can share: reshapes cost nothing."""
+    while node.op is ops.RESHAPE:
+        node = node.src[0]
+    return node
+
+
+def schedule_for(kernel: Kernel, tools: Toolchain) -> Schedule:
+    """Return the schedule to use: pinned by the caller, chosen by a plugin, or by the heuristics."""
+    pinned = _pinned.get()
+    if pinned is not None:
+        return pinned
+    if tools.hooks.has("choose_schedule"):
+        chosen = tools.hooks.chain("choose_schedule")(kernel, tools.target)
+        if chosen is not None:
+            return parse_schedule(chosen) if isinstance(chosen, str) else chosen
+    return choose_schedule(kernel, tools.capabilities)
+
+
+@contextmanager
+def with_schedule(schedule: str | Schedule) -> Iterator[Schedule]:
+    """Pin the schedule of every kernel that is compiled inside the `with` block.
+
+    Raises
+    ------
+    ParseError
+        If the text is malformed.  A schedule that is illegal for a kernel raises `ScheduleError` when it is applied.
+    """
+    value = parse_schedule(schedule) if isinstance(schedule, str) else schedule
+    token = _pinned.set(value)
+    try:
+        yield value
+    finally:
+        _pinned.reset(token)
+
+
+def pinned_schedule() -> Schedule | None:
+    """Return the schedule that `with_schedule` pins here, if any."""
+    return _pinned.get()
+
+
+def program_of(kernel: Kernel, tools: Toolchain) -> Program:
+    """Return a kernel's linear program for a target."""
+    return linearize(apply_schedule(kernel, schedule_for(kernel, tools)), tools.capabilities)
+
+
+def render(kernel: Kernel, target: str, *, provenance: bool = False) -> Source:
+    """Return a kernel's source for a target; no device is needed.
+
+    Parameters
+    ----------
+    kernel
+        One of `lower`'s.
+    target
+        "llvm/native", "clang" ...
+    provenance
+        Whether the result says for each line which uop, hook and plugin wrote it.
+    """
+    tools = toolchain(target)
+    return emit(program_of(kernel, tools), tools.renderer, tools.hooks, provenance=provenance)
+
+
+def compile(kernel: Kernel, target: str) -> Binary:
+    """Return a kernel's binary for a target; no device is needed.
+
+    Raises
+    ------
+    CompileError
+        If the target's compiler is missing or refuses the source.
+    """
+    return toolchain(target).compiler.compile(render(kernel, target))
+
+
+def load(binary: Binary, device: str | None = None) -> Executable:
+    """Return a binary as something to launch on a device (None: the default device)."""
+    info = registry.device(device)
+    return runtime(info.name).load(binary)
+
+
+@functools.cache
+def runtime(device: str) -> Any:
+    """Return the runtime of a device by its full name."""
+    return registry.backend(device.partition(":")[0]).runtime(device)

@@ -1,0 +1,328 @@
+"""Compute graphs: look up or make a plan for the graph's normal form, then run it.
+
+A *plan* is a list of launches over numbered slots; it depends on a graph's structure, not on its buffers, so it serves
+every graph of that form.  Plans are kept in memory, and on disk with their binaries: a new process that finds its graph
+there lowers nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..errors import DeviceError, InternalError
+from ..ir import ops
+from ..ir.dtypes import DType, parse_dtype
+from ..ir.uop import UOp, numel, toposort
+from ..pipeline import (
+    Toolchain, lower_graph, pinned_schedule, program_of, runtime, strip_reshape, toolchain,
+)  # fmt: skip
+from ..registry import Argument, Binary, Launch, device as find_device
+from . import buffers
+from .buffers import Buffer
+from .diskcache import digest, disk_cache
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One launch: `executable` on the buffers in `slots`, outputs first."""
+
+    executable: Any
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to compute a graph.
+
+    Attributes
+    ----------
+    inputs
+        Number of inputs; they take slots 0, 1 ...
+    sizes
+        Bytes of each further slot.
+    steps
+        The launches, in order.
+    results
+        For each root: slot, dtype, shape.
+    last_use
+        For each step, the slots that nothing needs after it.
+    """
+
+    inputs: int
+    sizes: tuple[int, ...]
+    steps: tuple[Step, ...]
+    results: tuple[tuple[int, DType, tuple[int, ...]], ...]
+    last_use: tuple[tuple[int, ...], ...]
+
+    def run(self, inputs: Sequence[Buffer], device: str) -> list[Buffer | None]:
+        """Launch everything; return the slots' buffers (results are there, temporaries may be gone)."""
+        on = runtime(device)
+        allocate, free = on.allocate, on.free
+        slots: list[Buffer | None] = list(inputs)
+        slots += [None] * len(self.sizes)
+        first = self.inputs
+        sizes = self.sizes
+        for step, dead in zip(self.steps, self.last_use, strict=True):
+            handles = []
+            for n in step.slots:
+                b = slots[n]
+                if b is None:
+                    size = sizes[n - first]
+                    b = slots[n] = Buffer(allocate(size), size, device, free)
+                handles.append(b.handle)
+            step.executable(handles)
+            for n in dead:
+                slots[n] = None
+        for n, _, _ in self.results:
+            if slots[n] is None:  # nothing to compute: a zero-size result
+                slots[n] = Buffer(allocate(0), 0, device, free)
+        return slots
+
+
+class Once:
+    """A cache whose entries are made once, by whichever thread asks first; the others wait for it."""
+
+    def __init__(self) -> None:
+        self._values: dict[Hashable, Any] = {}
+        self._making: dict[Hashable, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> Any:
+        return self._values.get(key)
+
+    def get_or_make(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the value for `key`, calling `make` if there is none; a failure is not kept."""
+        found: T | None = self._values.get(key)
+        if found is not None:
+            return found
+        with self._lock:
+            lock = self._making.setdefault(key, threading.Lock())
+        with lock:
+            found = self._values.get(key)
+            if found is None:
+                found = self._values[key] = make()
+        self._making.pop(key, None)
+        return found
+
+    def clear(self) -> None:
+        self._values.clear()
+
+
+_plans = Once()
+_kernels = Once()
+
+
+def clear_memory_cache() -> None:
+    """Forget plans and kernels of this process; the disk cache stays."""
+    _plans.clear()
+    _kernels.clear()
+
+
+def normal_form(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp]]:
+    """Return (a hashable key of the graph's structure, its BUFFER nodes in the order in which the key numbers them)."""
+    number: dict[UOp, int] = {}
+    inputs: list[UOp] = []
+    key: list[Any] = []
+    order = toposort(roots)
+    for n, u in enumerate(order):
+        number[u] = n
+        if u.op is ops.BUFFER:
+            inputs.append(u)
+            key.append((u.dtype, u.arg[1]))
+        elif u.src:
+            key.append((u.op, u.dtype, u.arg, *[number[s] for s in u.src]))
+        else:
+            key.append((u.op, u.dtype, _constant_key(u.arg)))
+    key.append(tuple([number[r] for r in roots]))
+    return tuple(key), inputs
+
+
+def _constant_key(arg: Any) -> Any:
+    # 1 == 1.0 == True are told apart by the dtype beside; -0.0 and NaN need their bits.
+    return arg.hex() if type(arg) is float else arg
+
+
+def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
+    """Compute graph nodes on a device and return a BUFFER node for each.
+
+    Parameters
+    ----------
+    nodes
+        Graph nodes; BUFFER nodes are returned as they are.
+    device
+        The device's full name.
+
+    Raises
+    ------
+    DeviceError
+        If an input lives on another device, and no COPY brings it here.
+    """
+    roots = [n for n in dict.fromkeys(nodes) if n.op is not ops.BUFFER]
+    if not roots:
+        return list(nodes)
+    key, inputs = normal_form(roots)
+    for u in inputs:
+        if u.arg[2] != device:
+            moved = _copies(nodes, device)
+            if moved == list(nodes):
+                raise DeviceError(f"an operand is on {u.arg[2]}, the result on {device}; use x.to_device({device!r})")
+            return realize(moved, device)
+    pinned = pinned_schedule()
+    full_key = (device, pinned, key)
+    plan: Plan | None = _plans.get(full_key)
+    if plan is None:
+        plan = _plans.get_or_make(full_key, lambda: _make_plan(roots, key, inputs, device, str(pinned or "")))
+    slots = plan.run([buffers.data_of(u) for u in inputs], device)
+    done = {}
+    for root, (slot, dtype, shape) in zip(roots, plan.results, strict=True):
+        buffer = slots[slot]
+        if buffer is None:
+            raise InternalError(f"no kernel computed {root.op} of shape {shape}")
+        done[root] = buffers.buffer_node(buffer, dtype, shape)
+    return [done.get(n, n) for n in nodes]
+
+
+def _copies(nodes: Sequence[UOp], device: str) -> list[UOp]:
+    """Return the graph with COPY nodes replaced by buffers on `device`, each computed on the device that it comes from."""
+    done: dict[UOp, UOp] = {}
+    for u in toposort(nodes):
+        src = tuple([done[s] for s in u.src])
+        if u.op is ops.COPY and u.arg == device:
+            source = _device_of(u.src[0])
+            if source is None:
+                done[u] = src[0]
+                continue
+            (there,) = realize([u.src[0]], source)
+            done[u] = buffers.from_numpy(buffers.to_numpy(there), device)
+        else:
+            done[u] = u if src == u.src else u.replace(src)
+    return [done[n] for n in nodes]
+
+
+def _device_of(node: UOp) -> str | None:
+    """Return the device that a graph is computed on: its nearest COPY's or its buffers'; None for constants."""
+    stack, seen = [node], set()
+    while stack:
+        u = stack.pop()
+        if u in seen:
+            continue
+        seen.add(u)
+        if u.op is ops.COPY:
+            return u.arg  # type: ignore[no-any-return]
+        if u.op is ops.BUFFER:
+            return u.arg[2]  # type: ignore[no-any-return]
+        stack.extend(u.src)
+    return None
+
+
+# -- plans ----------------------------------------------------------------------------------------------------------------
+
+
+def _make_plan(roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str, pinned: str) -> Plan:
+    tools = toolchain(find_device(device).target)
+    disk_key = digest("plan", tools.identity(), pinned, repr(key))
+    stored = disk_cache().get(disk_key, "plan")
+    if stored is not None:
+        plan = _load_plan(stored[0], tools, device)
+        if plan is not None:
+            return plan
+    steps: list[tuple[str, tuple[int, ...]]] = []
+    slot_of: dict[UOp, int] = {u: n for n, u in enumerate(inputs)}
+    sizes: list[int] = []
+
+    def slot(node: UOp) -> int:
+        found = slot_of.get(node)
+        if found is None:
+            found = slot_of[node] = len(inputs) + len(sizes)
+            sizes.append(numel(node.shape) * node.dtype.itemsize)
+        return found
+
+    for _, kernel in lower_graph([_without_copy(r) for r in roots]):
+        kernel_key = digest("kernel", tools.identity(), pinned, str(kernel))
+        _binary(kernel_key, tools, device, lambda kernel=kernel: _compile(kernel, tools))
+        steps.append((kernel_key, (*[slot(n) for n in kernel.outputs], *[slot(n) for n in kernel.inputs])))
+    results = [(slot(strip_reshape(r)), r.dtype.name, list(r.shape)) for r in roots]
+    header = {"inputs": len(inputs), "sizes": sizes, "steps": steps, "results": results}
+    disk_cache().put(disk_key, "plan", header, b"")
+    plan = _load_plan(header, tools, device)
+    if plan is None:
+        raise InternalError("a kernel was compiled and is not there")
+    return plan
+
+
+def _without_copy(node: UOp) -> UOp:
+    while node.op is ops.COPY:  # of constants: there is nothing to move
+        node = node.src[0]
+    return node
+
+
+def _load_plan(header: dict[str, Any], tools: Toolchain, device: str) -> Plan | None:
+    """Return the plan that a cache entry describes, or None if one of its kernels is gone from the cache."""
+    steps = []
+    for kernel_key, slots in header["steps"]:
+        executable = _binary(kernel_key, tools, device, None)
+        if executable is None:
+            return None
+        steps.append(Step(executable, tuple(slots)))
+    inputs = header["inputs"]
+    results = tuple((s, parse_dtype(d), tuple(shape)) for s, d, shape in header["results"])
+    keep = {s for s, _, _ in results}
+    last: dict[int, int] = {}
+    for n, step in enumerate(steps):
+        for s in step.slots:
+            if s >= inputs and s not in keep:
+                last[s] = n
+    last_use = tuple(tuple(s for s, at in last.items() if at == n) for n in range(len(steps)))
+    return Plan(inputs, tuple(header["sizes"]), tuple(steps), results, last_use)
+
+
+def _binary(key: str, tools: Toolchain, device: str, make: Callable[[], Binary] | None) -> Any:
+    """Return the loaded kernel for a key: from this process, the disk, or (if allowed) newly compiled."""
+
+    def find() -> Any:
+        entry = disk_cache().get(key, "kernel")
+        if entry is not None:
+            return runtime(device).load(_unpack(*entry))
+        if make is None:
+            return None
+        binary = make()
+        disk_cache().put(key, "kernel", _pack(binary), binary.data)
+        return runtime(device).load(binary)
+
+    found = _kernels.get((device, key))
+    if found is not None:
+        return found
+    if make is None:
+        found = find()
+        return None if found is None else _kernels.get_or_make((device, key), lambda: found)
+    return _kernels.get_or_make((device, key), find)
+
+
+def _compile(kernel: Any, tools: Toolchain) -> Binary:
+    from ..codegen.driver import emit
+
+    source = emit(program_of(kernel, tools), tools.renderer, tools.hooks)
+    binary = tools.compiler.compile(source)
+    if tools.hooks.has("on_compiled"):
+        tools.hooks.chain("on_compiled")(kernel, source, binary)
+    return binary
+
+
+def _pack(binary: Binary) -> dict[str, Any]:
+    return {
+        "entry": binary.entry,
+        "target": binary.target,
+        "arguments": [[a.name, a.kind, a.dtype, list(a.shape), a.writable] for a in binary.arguments],
+        "launch": [list(binary.launch.grid), list(binary.launch.block), binary.launch.chunks],
+    }
+
+
+def _unpack(header: dict[str, Any], data: bytes) -> Binary:
+    grid, block, chunks = header["launch"]
+    arguments = tuple(Argument(n, k, d, tuple(s), w) for n, k, d, s, w in header["arguments"])
+    return Binary(data, header["entry"], header["target"], arguments, Launch(tuple(grid), tuple(block), chunks))

@@ -1,0 +1,262 @@
+"""A group of stored graph nodes as one kernel: an index vector is pushed from each store down to the loads.
+
+Each movement op maps the index vector (a PAD also adds a mask), each reduction opens ranges, a leaf becomes a load with
+one index per axis; movement ops vanish.  Ranges are named by position, `r0`, `r1` ...: output axes first, and a
+reduction takes the smallest name that is not free in its index vector, so that all passes of a softmax over one row
+share one range, and one split of it schedules them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..errors import InternalError
+from ..ir import dtypes, ops
+from ..ir.index import (
+    FALSE, TRUE, ZERO, all_of, combine, constant, divmod_, flatten, in_bounds, irange, ishift,
+)  # fmt: skip
+from ..ir.simplify import alu, cast, where
+from ..ir.uop import UOp, const, numel, union
+from .kernel import Kernel
+
+Indices = tuple[UOp, ...]
+
+
+def lower_group(group: Sequence[UOp], stored: Mapping[UOp, object]) -> Kernel:
+    """Return the kernel that computes a group of stored nodes of one shape.
+
+    Parameters
+    ----------
+    group
+        The nodes whose values the kernel stores.
+    stored
+        Every node that has a buffer; those outside the group are loaded.
+    """
+    return _Lowering(group, stored).run()
+
+
+def parameter_shape(node: UOp) -> tuple[int, ...]:
+    """Return the shape of the buffer behind a stored node or a BUFFER."""
+    return node.shape
+
+
+class _Lowering:
+    def __init__(self, group: Sequence[UOp], stored: Mapping[UOp, object]) -> None:
+        self.group = tuple(group)
+        self.stored = stored
+        self.inputs: dict[UOp, UOp] = {}
+        self.sizes: dict[str, int] = {}
+        self.memo: dict[tuple[UOp, Indices, UOp], UOp] = {}
+        self.own = frozenset(group)
+
+    def run(self) -> Kernel:
+        shape = self.group[0].shape
+        indices: list[UOp] = []
+        for n, size in enumerate(shape):
+            self.sizes[f"r{n}"] = size  # an axis of size 1 keeps its slot, so that one schedule fits every shape
+            indices.append(irange(size, f"r{n}"))
+        idx = tuple(indices)
+        stores = []
+        for n, node in enumerate(self.group):
+            target = UOp(ops.PARAM, node.dtype, (), (f"out{n}", node.shape, True))
+            value = self.body(node, idx, TRUE)
+            stores.append(UOp(ops.STORE, dtypes.void, (target, TRUE, value, *idx)))
+        return Kernel(tuple(stores), self.group, tuple(self.inputs))
+
+    def fresh(self, size: int, used: frozenset[UOp]) -> UOp:
+        """Return a range with the smallest name that is neither free in the index vector nor of another size."""
+        names = {r.arg[0] for r in used}
+        n = 0
+        while f"r{n}" in names or self.sizes.get(f"r{n}", size) != size:
+            n += 1
+        self.sizes[f"r{n}"] = size
+        return irange(size, f"r{n}")
+
+    def value(self, node: UOp, idx: Indices, mask: UOp) -> UOp:
+        """Return `node`'s element at `idx`; where the mask is false the value does not matter, except that loads give 0."""
+        key = (node, idx, mask)
+        found = self.memo.get(key)
+        if found is None:
+            stored = (node in self.stored and node not in self.own) or node.op is ops.BUFFER
+            found = self.memo[key] = self.load(node, idx, mask) if stored else self.body(node, idx, mask)
+        return found
+
+    def load(self, node: UOp, idx: Indices, mask: UOp) -> UOp:
+        if mask is FALSE or 0 in node.shape:
+            return const(0, node.dtype)
+        source = self.inputs.get(node)
+        if source is None:
+            name = f"in{len(self.inputs)}"
+            source = self.inputs[node] = UOp(ops.PARAM, node.dtype, (), (name, node.shape, False))
+        return UOp(ops.LOAD, node.dtype, (source, mask, *idx))
+
+    def body(self, node: UOp, idx: Indices, mask: UOp) -> UOp:
+        """Return the element computed, whether or not the node has a buffer."""
+        op = node.op
+        src = node.src
+        if op in ops.ALU_OPS:
+            if op is ops.WHERE:
+                return where(*[self.value(s, idx, mask) for s in src])
+            return alu(op, *[self.value(s, idx, mask) for s in src])
+        match op:
+            case ops.CAST:
+                return cast(self.value(src[0], idx, mask), node.dtype)
+            case ops.BITCAST:
+                return UOp(op, node.dtype, (self.value(src[0], idx, mask),))
+            case ops.CONST:
+                return node
+            case ops.IOTA:
+                return index_value(idx[0], node.dtype)
+            case ops.CONTIGUOUS:
+                return self.value(src[0], idx, mask)
+            case ops.EXPAND:
+                return self.value(
+                    src[0], tuple([ZERO if n == 1 else i for n, i in zip(src[0].shape, idx, strict=True)]), mask
+                )
+            case ops.PERMUTE:
+                moved: list[UOp] = [ZERO] * len(idx)
+                for i, axis in zip(idx, node.arg, strict=True):
+                    moved[axis] = i
+                return self.value(src[0], tuple(moved), mask)
+            case ops.SHRINK:
+                return self.value(src[0], tuple([ishift(i, b) for i, (b, _) in zip(idx, node.arg, strict=True)]), mask)
+            case ops.FLIP:
+                flipped = [
+                    combine(((i, -1),), n - 1) if a in node.arg else i
+                    for a, (i, n) in enumerate(zip(idx, node.shape, strict=True))
+                ]
+                return self.value(src[0], tuple(flipped), mask)
+            case ops.RESHAPE:
+                return self.value(src[0], reshape_indices(idx, node.shape, src[0].shape), mask)
+            case ops.PAD:
+                return self.pad(node, idx, mask)
+            case ops.GATHER:
+                return self.gather(node, idx, mask)
+            case ops.REDUCE_AXIS:
+                return self.reduce(node, idx, mask)
+        raise InternalError(f"{op} cannot be lowered inside a kernel")
+
+    def pad(self, node: UOp, idx: Indices, mask: UOp) -> UOp:
+        src = node.src[0]
+        moved = tuple([ishift(i, -before) for i, (before, _) in zip(idx, node.arg, strict=True)])
+        inside = all_of(*[in_bounds(i, n) for i, n in zip(moved, src.shape, strict=True)])
+        if inside is FALSE or 0 in src.shape:
+            return const(0, node.dtype)
+        value = self.value(src, moved, all_of(mask, inside))
+        if inside is TRUE or zero_outside(value, inside):
+            return value
+        return where(inside, value, const(0, node.dtype))
+
+    def gather(self, node: UOp, idx: Indices, mask: UOp) -> UOp:
+        source, *index_nodes = node.src
+        rank = len(index_nodes[0].shape)
+        inside = TRUE
+        moved = []
+        for axis, i in enumerate(index_nodes):
+            position = self.value(i, idx[:rank], mask)
+            size = source.shape[axis]
+            if size == 0:
+                return const(0, node.dtype)
+            if position.op is ops.CONST:
+                if not 0 <= position.arg < size:
+                    return const(0, node.dtype)
+                moved.append(combine((), position.arg))
+                continue
+            if position.op is ops.CAST and position.src[0].dtype is dtypes.index:
+                index = position.src[0]  # an index computed from ranges alone: no need to go through a value
+                inside = all_of(inside, in_bounds(index, size))
+                moved.append(index)
+                continue
+            inside = all_of(inside, value_in_bounds(position, size))
+            moved.append(UOp(ops.IVALUE, dtypes.index, (position,), (0, size - 1)))
+        return self.value(source, (*moved, *idx[rank:]), all_of(mask, inside))
+
+    def reduce(self, node: UOp, idx: Indices, mask: UOp) -> UOp:
+        op, axes = node.arg
+        src = node.src[0]
+        used = union(idx) | mask.ranges
+        inner = list(idx)
+        opened = []
+        for axis in axes:
+            size = src.shape[axis]
+            if size == 0:
+                return const(ops.identity(op, node.dtype), node.dtype)
+            r = self.fresh(size, used)
+            inner[axis] = r
+            if r is not ZERO:
+                used = used | {r}
+                opened.append(r)
+        return reduce(op, self.value(src, tuple(inner), mask), opened)
+
+
+def reduce(op: ops.Op, value: UOp, ranges: Sequence[UOp]) -> UOp:
+    """Return REDUCE over the ranges; constant ones vanish, and terms that do not vary with a range leave its loop."""
+    live = [r for r in ranges if r.op is ops.RANGE]
+    if not live:
+        return value
+    return UOp(ops.REDUCE, value.dtype, (value, *live), op)
+
+
+def index_value(index: UOp, dtype: dtypes.DType) -> UOp:
+    """Return an index expression as a value of `dtype`."""
+    c = constant(index)
+    return const(c, dtype) if c is not None else UOp(ops.CAST, dtype, (index,))
+
+
+def value_in_bounds(position: UOp, size: int) -> UOp:
+    """Return the mask 0 <= position < size for an integer value."""
+    dtype = position.dtype
+    mask = TRUE
+    if dtype.kind == "int":
+        mask = alu(ops.CMPLE, const(0, dtype), position)
+    if size <= dtype.max:
+        mask = all_of(mask, alu(ops.CMPLT, position, const(size, dtype)))
+    return mask
+
+
+def zero_outside(value: UOp, mask: UOp) -> bool:
+    """Whether a value is certainly 0 where `mask` is false, because its load is masked."""
+    while value.op is ops.CAST:
+        value = value.src[0]
+    if value.op is not ops.LOAD:
+        return False
+    have = value.src[1]
+    parts = have.src if have.op is ops.ALL else (have,)
+    return all(m in parts for m in (mask.src if mask.op is ops.ALL else (mask,)))
+
+
+def reshape_indices(idx: Indices, shape: Sequence[int], source: Sequence[int]) -> Indices:
+    """Return the indices into `source` of the element at `idx` of its reshape to `shape`.
+
+    Axes that agree from the left are passed through; only the rest goes through the flat index.
+    """
+    if 0 in source:
+        return tuple([ZERO] * len(source))
+    # Drop axes of length 1 on both sides first: they hold no information and would hide axes that agree.
+    left = [(i, n) for i, n in zip(idx, shape, strict=True) if n != 1]
+    right = [n for n in source if n != 1]
+    out: list[UOp] = []
+    a = b = 0
+    while a < len(left) and b < len(right):
+        # Take the shortest runs with equal products: they reshape into each other on their own.
+        i, j = a + 1, b + 1
+        p, q = left[a][1], right[b]
+        while p != q:
+            if p < q:
+                p *= left[i][1]
+                i += 1
+            else:
+                q *= right[j]
+                j += 1
+        if i - a == 1 and j - b == 1:
+            out.append(left[a][0])
+        else:
+            flat = flatten([x for x, _ in left[a:i]], [n for _, n in left[a:i]])
+            stride = numel(right[b:j])
+            for n in right[b:j]:
+                stride //= n
+                q_index, flat = divmod_(flat, stride)
+                out.append(q_index)
+        a, b = i, j
+    rest = iter(out)
+    return tuple([ZERO if n == 1 else next(rest) for n in source])
