@@ -134,7 +134,7 @@ class Plugin:
             if self._object is None:
                 wanted = f"{self.name!r} cannot be loaded"
                 if self._loading:
-                    raise BackendUnavailableError(f"{wanted}: it was asked for while it was being imported")
+                    raise PluginError(f"{wanted}: it was asked for while it was being imported")
                 if self.state is not State.DISCOVERED:
                     raise self.failure(wanted)
                 self._loading = True
@@ -176,7 +176,7 @@ class Plugin:
                 match = closest_match(attribute, dir(found))
                 hint = f"; did you mean {match!r}?" if match else ""
                 provides = self.manifest.provides
-                raise PluginError(f"{self.location}: {provides!r} is provided, but has no {attribute!r}{hint}")
+                raise PluginError(f"{self.location}: {provides!r} does not exist: no {attribute!r}{hint}")
             found = getattr(found, attribute)
         return self._backend(found) if self.kind == "backend" else self._extension(found)
 
