@@ -495,6 +495,20 @@ def test_a_vector_may_not_straddle_the_end() -> None:
         run(p, [zeros(4)])
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_claimed_alignment_must_hold(gated: bool) -> None:
+    for index, fails in ((4, False), (6, True)):
+        p = Program()
+        x, at = p.param("x", F32, 12), p.const(index)
+        gate = [p.const(True, BOOL)] if gated else []
+        p.add(ops.LOAD, F32.vector(4), x, at, *gate, arg=4)
+        if not fails:
+            run(p, [zeros(12)])
+            continue
+        with pytest.raises(ExecutionError, match="index 6 is not a multiple of 4"):
+            run(p, [zeros(12)])
+
+
 def test_undefined_arithmetic_names_the_uop() -> None:
     p = Program()
     x = p.param("x", I32, 2)

@@ -12,7 +12,8 @@ shape `(lanes,)`.
   with "warp" comes before all others.
 * Local memory starts out poisoned (NaN, bytes 0xA5).  An asynchronous copy poisons its destination when it
   starts and takes place only in the STAGE_WAIT that retires its group, so that a missing wait shows.
-* Indices are checked against the declared sizes; TRUNCDIV, USHL, CAST and the like against their domain.
+* Indices are checked against the declared sizes, and against the alignment in elements that the argument of a
+  LOAD or STORE claims; TRUNCDIV, USHL, CAST and the like against their domain.
 """
 
 from __future__ import annotations
@@ -418,10 +419,10 @@ class _Translator:
     def _load(self, position: int, u: UOp, operands: Sequence[str]) -> str:
         lanes, index = u.dtype.lanes, u.src[1].dtype
         if len(operands) == 3 or index.lanes > 1:
-            return self._call(position, partial(_load_gated, lanes), *operands)
+            return self._call(position, partial(_load_gated, lanes, u.arg or 1), *operands)
         if lanes == 1:
             return self._call(position, _load, *operands)
-        return self._call(position, partial(_load_lanes, lanes), *operands)
+        return self._call(position, partial(_load_lanes, lanes, u.arg or 1), *operands)
 
     def _store(self, position: int, u: UOp, operands: Sequence[str]) -> str:
         buffer = u.src[0]
@@ -429,10 +430,10 @@ class _Translator:
             raise InternalError(f"it stores to {buffer.arg[0]!r}, which is declared read-only")
         lanes, index = u.src[2].dtype.lanes, u.src[1].dtype
         if len(operands) == 4 or index.lanes > 1:
-            return self._call(position, partial(_store_gated, max(lanes, index.lanes)), *operands)
+            return self._call(position, partial(_store_gated, max(lanes, index.lanes), u.arg or 1), *operands)
         if lanes == 1:
             return self._call(position, _store, *operands)
-        return self._call(position, partial(_store_lanes, lanes), *operands)
+        return self._call(position, partial(_store_lanes, lanes, u.arg or 1), *operands)
 
     def _wmma(self, position: int, u: UOp, operands: Sequence[str]) -> str:
         found = self._tensor_cores.get(u.arg)
@@ -513,10 +514,18 @@ def _load(buffer: Array, index: Value) -> Value:
     return buffer[i]
 
 
-def _load_lanes(lanes: int, buffer: Array, index: Value) -> Array:
+def _first_lane(lanes: int, alignment: int, buffer: Array, index: Value) -> int:
+    """Return where a contiguous access begins: a multiple of `alignment` elements, as the uop claims."""
     i = int(index)
     if not 0 <= i <= len(buffer) - lanes:
         raise _outside(f"{i} ... {i + lanes - 1}", buffer)
+    if i % alignment:
+        raise UndefinedError(f"index {i} is not a multiple of {alignment}, the alignment that the uop claims")
+    return i
+
+
+def _load_lanes(lanes: int, alignment: int, buffer: Array, index: Value) -> Array:
+    i = _first_lane(lanes, alignment, buffer, index)
     return buffer[i : i + lanes].copy()
 
 
@@ -527,34 +536,37 @@ def _store(buffer: Array, index: Value, value: Value) -> None:
     buffer[i] = value
 
 
-def _store_lanes(lanes: int, buffer: Array, index: Value, value: Array) -> None:
-    i = int(index)
-    if not 0 <= i <= len(buffer) - lanes:
-        raise _outside(f"{i} ... {i + lanes - 1}", buffer)
+def _store_lanes(lanes: int, alignment: int, buffer: Array, index: Value, value: Array) -> None:
+    i = _first_lane(lanes, alignment, buffer, index)
     buffer[i : i + lanes] = value
 
 
-def _lanes_at(lanes: int, buffer: Array, index: Value, gate: Value) -> tuple[Array, Array]:
-    """Return which lanes access memory, and where those do."""
-    at = np.broadcast_to(np.asarray(index).astype(np.int64), lanes)
-    if np.ndim(index) == 0:
-        at = at + np.arange(lanes)
+def _lanes_at(lanes: int, alignment: int, buffer: Array, index: Value, gate: Value) -> tuple[Array, Array]:
+    """Return which lanes access memory, and where those do; a scalar index is that of the first lane."""
     on = np.broadcast_to(gate, lanes)
+    if np.ndim(index) == 0:
+        if on.all():
+            _first_lane(lanes, alignment, buffer, index)
+        at = int(index) + np.arange(lanes)
+    else:
+        at = index.astype(np.int64)
     at = at[on]
-    if at.size and not (at.min() >= 0 and at.max() < len(buffer)):
+    if at.size and (at.min() < 0 or at.max() >= len(buffer)):
         raise _outside(at, buffer)
     return on, at
 
 
-def _load_gated(lanes: int, buffer: Array, index: Value, gate: Value = True) -> Value:
-    on, at = _lanes_at(lanes, buffer, index, gate)
+def _load_gated(lanes: int, alignment: int, buffer: Array, index: Value, gate: Value = True) -> Value:
+    on, at = _lanes_at(lanes, alignment, buffer, index, gate)
     loaded = np.zeros(lanes, buffer.dtype)
     loaded[on] = buffer[at]
     return loaded if lanes > 1 else loaded[0]
 
 
-def _store_gated(lanes: int, buffer: Array, index: Value, value: Value, gate: Value = True) -> None:
-    on, at = _lanes_at(lanes, buffer, index, gate)
+def _store_gated(
+    lanes: int, alignment: int, buffer: Array, index: Value, value: Value, gate: Value = True
+) -> None:
+    on, at = _lanes_at(lanes, alignment, buffer, index, gate)
     buffer[at] = np.broadcast_to(value, lanes)[on]
 
 
