@@ -8,13 +8,15 @@ there lowers nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import DeviceError, InternalError
 from ..ir import ops
 from ..ir.dtypes import DType, parse_dtype
+from ..ir.text import dump
 from ..ir.uop import UOp, numel, toposort
 from ..pipeline import (
     Toolchain, lower_graph, pinned_schedule, program_of, runtime, strip_reshape, toolchain,
@@ -124,27 +126,53 @@ def clear_memory_cache() -> None:
 
 
 def normal_form(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp]]:
-    """Return (a hashable key of the graph's structure, its BUFFER nodes in the order in which the key numbers them)."""
+    """Return (a hashable key of the graph's structure, its BUFFER nodes in the order in which the key numbers them).
+
+    This runs for every evaluation, so it is one loop.  Constants stand in the key as themselves: they are interned.
+    """
     number: dict[UOp, int] = {}
     inputs: list[UOp] = []
     key: list[Any] = []
-    order = toposort(roots)
-    for n, u in enumerate(order):
-        number[u] = n
-        if u.op is ops.BUFFER:
-            inputs.append(u)
-            key.append((u.dtype, u.arg[1]))
-        elif u.src:
-            key.append((u.op, u.dtype, u.arg, *[number[s] for s in u.src]))
+    stack = list(reversed(roots))
+    pop, push, append = stack.pop, stack.append, key.append
+    buffer, constant, expand = ops.BUFFER, ops.CONST, ops.EXPAND
+    while stack:
+        u = pop()
+        if u in number:
+            continue
+        src = u.src
+        if not src:
+            if u.op is buffer:
+                inputs.append(u)
+                append((u.dtype, u.arg[1]))
+            else:
+                append(u)
+        elif u.op is expand and (src[0].op is constant or (src[0].src and src[0].src[0].op is constant)):
+            append(u)
         else:
-            key.append((u.op, u.dtype, _constant_key(u.arg)))
+            numbers = []
+            for s in src:
+                n = number.get(s)
+                if n is None:
+                    break
+                numbers.append(n)
+            else:
+                append((u.op, u.dtype, u.arg, *numbers))
+                number[u] = len(number)
+                continue
+            push(u)
+            for s in reversed(src):
+                if s not in number:
+                    push(s)
+            continue
+        number[u] = len(number)
     key.append(tuple([number[r] for r in roots]))
     return tuple(key), inputs
 
 
-def _constant_key(arg: Any) -> Any:
-    # 1 == 1.0 == True are told apart by the dtype beside; -0.0 and NaN need their bits.
-    return arg.hex() if type(arg) is float else arg
+def _key_text(key: tuple[Any, ...]) -> str:
+    """Return a key as text that means the same in every process."""
+    return "\n".join([dump(k) if isinstance(k, UOp) else repr(k) for k in key])
 
 
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
@@ -165,6 +193,10 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     roots = [n for n in dict.fromkeys(nodes) if n.op is not ops.BUFFER]
     if not roots:
         return list(nodes)
+    if _state.capturing:
+        from .jit import CaptureError
+
+        raise CaptureError("a function under rt.jit asked for a value: it may only build arrays; move that outside")
     key, inputs = normal_form(roots)
     for u in inputs:
         if u.arg[2] != device:
@@ -172,11 +204,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
             if moved == list(nodes):
                 raise DeviceError(f"an operand is on {u.arg[2]}, the result on {device}; use x.to_device({device!r})")
             return realize(moved, device)
-    pinned = pinned_schedule()
-    full_key = (device, pinned, key)
-    plan: Plan | None = _plans.get(full_key)
-    if plan is None:
-        plan = _plans.get_or_make(full_key, lambda: _make_plan(roots, key, inputs, device, str(pinned or "")))
+    plan = _find_plan(roots, key, inputs, device)
     slots = plan.run([buffers.data_of(u) for u in inputs], device)
     done = {}
     for root, (slot, dtype, shape) in zip(roots, plan.results, strict=True):
@@ -185,6 +213,42 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
             raise InternalError(f"no kernel computed {root.op} of shape {shape}")
         done[root] = buffers.buffer_node(buffer, dtype, shape)
     return [done.get(n, n) for n in nodes]
+
+
+def plan_for(roots: Sequence[UOp], device: str) -> tuple[Plan, list[UOp]]:
+    """Return the plan for graph nodes, and the BUFFER nodes that are its inputs, in order."""
+    key, inputs = normal_form(roots)
+    for u in inputs:
+        if u.arg[2] != device:
+            raise DeviceError(f"an array on {u.arg[2]} is used in a function captured on {device}; move it first")
+    return _find_plan(roots, key, inputs, device), inputs
+
+
+def _find_plan(roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str) -> Plan:
+    pinned = pinned_schedule()
+    full_key = (device, pinned, key)
+    plan: Plan | None = _plans.get(full_key)
+    if plan is None:
+        plan = _plans.get_or_make(full_key, lambda: _make_plan(roots, key, inputs, device, str(pinned or "")))
+    return plan
+
+
+class _State(threading.local):
+    capturing = False
+
+
+_state = _State()
+
+
+@contextmanager
+def capturing() -> Iterator[None]:
+    """Forbid computing in this thread inside the `with` block: a function is being captured."""
+    before = _state.capturing
+    _state.capturing = True
+    try:
+        yield
+    finally:
+        _state.capturing = before
 
 
 def _copies(nodes: Sequence[UOp], device: str) -> list[UOp]:
@@ -225,7 +289,7 @@ def _device_of(node: UOp) -> str | None:
 
 def _make_plan(roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str, pinned: str) -> Plan:
     tools = toolchain(find_device(device).target)
-    disk_key = digest("plan", tools.identity(), pinned, repr(key))
+    disk_key = digest("plan", tools.identity(), pinned, _key_text(key))
     stored = disk_cache().get(disk_key, "plan")
     if stored is not None:
         plan = _load_plan(stored[0], tools, device)

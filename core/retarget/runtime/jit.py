@@ -1,0 +1,179 @@
+"""`jit`: capture what a function of arrays launches, and replay it with one call.
+
+The first call with arguments of given dtypes and shapes runs the function on placeholders and keeps the plan of its
+results; later ones go straight to the launches.  The Python code of the function is not run again, so it must not
+depend on anything but its arguments, and must not ask for values.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..array.array import Array
+from ..errors import DTypeError, UserError
+from ..ir import ops
+from ..ir.uop import UOp
+from .buffers import Buffer, buffer_node, data_of
+from .realize import Plan, capturing, plan_for
+
+
+class CaptureError(UserError, RuntimeError):
+    """A captured function did something that cannot be replayed."""
+
+
+class _Capture:
+    """The launches of one call signature.
+
+    Attributes
+    ----------
+    plan
+        What runs.
+    fixed
+        The plan's inputs as buffers, with None where an argument goes.
+    argument_of
+        (plan input, argument) pairs.
+    rebuild
+        Makes the function's result of the computed nodes and the arguments.
+    """
+
+    def __init__(self, function: Callable[..., Any], arguments: list[Array], call: tuple[Any, ...], device: str) -> None:
+        args, kwargs = call
+        placeholders = [Array(buffer_node(data_of(a.node), a.dtype, a.shape), device) for a in arguments]
+        fill = iter(placeholders)
+        filled = [next(fill) if isinstance(a, Array) else a for a in args]
+        filled_kwargs = {k: next(fill) if isinstance(v, Array) else v for k, v in kwargs.items()}
+        with capturing():
+            result = function(*filled, **filled_kwargs)
+        leaves: list[Array] = []
+        self.rebuild = _structure(result, leaves)
+        number = {p.node: n for n, p in enumerate(placeholders)}
+        roots = list(dict.fromkeys(x.node for x in leaves if x.node.op is not ops.BUFFER))
+        self.device = device
+        self.plan: Plan | None = None
+        inputs: list[UOp] = []
+        if roots:
+            self.plan, inputs = plan_for(roots, device)
+        self.argument_of = [(n, number[u]) for n, u in enumerate(inputs) if u in number]
+        self.fixed: list[Buffer | None] = [None if u in number else data_of(u) for u in inputs]
+        # Each leaf is a computed root, an argument returned as it is, or an array from outside the function.
+        self.leaves: list[tuple[int, int, Array | None]] = []
+        for x in leaves:
+            if x.node in number:
+                self.leaves.append((-1, number[x.node], None))
+            elif x.node.op is ops.BUFFER:
+                self.leaves.append((-1, -1, x))
+            else:
+                self.leaves.append((roots.index(x.node), -1, None))
+        self.single = len(self.leaves) == 1 and self.leaves[0][0] == 0 and self.rebuild is _only
+
+    def replay(self, arguments: Sequence[Array]) -> Any:
+        made: list[UOp] = []
+        plan = self.plan
+        device = self.device
+        if plan is not None:
+            inputs = self.fixed.copy()
+            for n, a in self.argument_of:
+                inputs[n] = arguments[a].node.data
+            slots = plan.run(inputs, device)  # type: ignore[arg-type]
+            if self.single:
+                slot, dtype, shape = plan.results[0]
+                return Array(buffer_node(slots[slot], dtype, shape), device)  # type: ignore[arg-type]
+            made = [buffer_node(slots[s], d, shape) for s, d, shape in plan.results]  # type: ignore[arg-type]
+        out = []
+        for root, argument, outside in self.leaves:
+            if root >= 0:
+                out.append(Array(made[root], device))
+            else:
+                out.append(Array(arguments[argument].node, device) if outside is None else outside)
+        return self.rebuild(iter(out))
+
+
+def _only(leaves: Any) -> Any:
+    return next(leaves)
+
+
+def _structure(result: Any, leaves: list[Array]) -> Callable[[Any], Any]:
+    """Collect the arrays of a nested result; return a function that builds it again from other arrays."""
+    if isinstance(result, Array):
+        leaves.append(result)
+        return _only
+    if isinstance(result, tuple | list):
+        parts = [_structure(r, leaves) for r in result]
+        kind = type(result)
+        if hasattr(kind, "_fields"):
+            return lambda arrays: kind(*[p(arrays) for p in parts])
+        return lambda arrays: kind([p(arrays) for p in parts])
+    if isinstance(result, dict):
+        keyed = {k: _structure(v, leaves) for k, v in result.items()}
+        return lambda arrays: {k: p(arrays) for k, p in keyed.items()}
+    raise CaptureError(
+        f"a function under rt.jit returned {type(result).__name__}; it may return arrays, and tuples, lists and dicts "
+        "of them"
+    )
+
+
+class Jit:
+    """A function that is captured once for each combination of argument dtypes, shapes and other values."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._captures: dict[Any, _Capture] = {}
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        key: list[Any] = []
+        arrays: list[Array] = []
+        for a in args if not kwargs else (*args, *kwargs.values()):
+            if type(a) is Array:
+                node = a.node
+                if node.op is not ops.BUFFER:
+                    node = a.realize().node
+                arrays.append(a)
+                _, shape, device = node.arg
+                key.append((node.dtype, shape, device))
+            else:
+                key.append((type(a), a))
+        signature = (*key, *kwargs)
+        try:
+            capture = self._captures.get(signature)
+        except TypeError as error:
+            raise DTypeError(
+                f"{self.function.__name__} was called with an argument that is neither an array nor hashable; pass "
+                f"NumPy arrays through rt.asarray ({error})"
+            ) from None
+        if capture is None:
+            capture = self._captures[signature] = self._capture(arrays, args, kwargs)
+        return capture.replay(arrays)
+
+    def _capture(self, arrays: list[Array], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Capture:
+        devices = {a.device for a in arrays}
+        if len(devices) > 1:
+            raise DTypeError(f"the arguments of {self.function.__name__} are on {', '.join(sorted(devices))}; use one device")
+        from ..array.array import resolve_device
+
+        device = devices.pop() if devices else resolve_device(None)
+        return _Capture(self.function, arrays, (args, kwargs), device)
+
+
+def jit(function: Callable[..., Any]) -> Jit:
+    """Return a version of `function` that is captured at its first call and replayed afterwards.
+
+    Parameters
+    ----------
+    function
+        Takes arrays (and hashable values, which become part of what is captured) and returns an array, or nested
+        tuples, lists and dicts of arrays.  Arrays that it uses from outside are captured with the values they have then.
+
+    Raises
+    ------
+    CaptureError
+        At a call, if the function asks for a value (`item()`, `numpy.asarray`, `if x:`) or returns something else.
+
+    Examples
+    --------
+    >>> step = rt.jit(lambda x: rt.sum(x * x, axis=0))
+    >>> step(x)
+    """
+    return Jit(function)
