@@ -1,0 +1,1 @@
+"""The CPU, through C: readable kernels, compiled by clang, gcc or `python -m ziglang`."""

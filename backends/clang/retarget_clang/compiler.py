@@ -1,0 +1,250 @@
+"""`ClangCompiler`: C to an object file with whatever compiler there is; source and object pass through pipes.
+
+Compilers are looked for in this order: RETARGET_CC (a path, or a command with arguments quoted as in a shell; no shell
+ever runs it); `clang`; `clang-NN`, the newest; `gcc`; `cc`; the clang of the Python package ziglang; `zig`.
+Only gcc needs a temporary file: its assembler cannot write to a pipe.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from retarget.errors import CompileError
+from retarget.registry.backend import Binary, Source
+
+from . import cpu
+
+#: Flags for every compiler.  Floating point stays IEEE: no -ffast-math, no contraction (the renderer asks for it by
+#: name where it is allowed); errno and trapping are given up, since nothing could observe them.
+FLAGS = (
+    "-std=gnu11", "-O2", "-ffp-contract=off", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
+    "-fno-stack-protector", "-fno-asynchronous-unwind-tables",
+)  # fmt: skip
+#: Further flags by family.  gcc remarks on the calling convention of wide vectors, which no call here has.
+FAMILY_FLAGS = {"clang": ("-fno-ident",), "gcc": ("-fno-ident", "-Wno-psabi")}
+TIMEOUT = 300.0  # seconds
+ADVICE = "install one (`apt install clang`, `xcode-select --install` or `pip install 'retarget[clang]'`) or name one in RETARGET_CC"
+
+
+@dataclass(frozen=True, slots=True)
+class CCompiler:
+    """A C compiler on this machine.
+
+    Attributes
+    ----------
+    command
+        Program and first arguments.
+    version
+        The first line of `--version`.
+    family
+        "clang" or "gcc": whose flags it takes.
+    """
+
+    command: tuple[str, ...]
+    version: str
+    family: str
+
+    @property
+    def name(self) -> str:
+        """A short name for people, e.g. "clang 19.1.7"."""
+        number = re.search(r"\d+\.\d+(\.\d+)?", self.version)
+        return f"{self.family} {number[0]}" if number else self.version
+
+
+def candidates() -> list[tuple[str, ...]]:
+    """Return the commands that may be C compilers here, in order of preference."""
+    wanted = os.environ.get("RETARGET_CC", "").strip()
+    if wanted:
+        return [_split(wanted)]
+    newest = sorted(_numbered_clangs().items(), reverse=True)
+    found = [shutil.which("clang"), *(path for _, path in newest), shutil.which("gcc"), shutil.which("cc")]
+    commands = [(path,) for path in found if path]
+    zig = _ziglang() or shutil.which("zig")
+    return [*commands, (zig, "clang")] if zig else list(commands)
+
+
+def find_compiler() -> CCompiler:
+    """Return the compiler to use.
+
+    Raises
+    ------
+    CompileError
+        There is none, or the one that RETARGET_CC names does not work; says what to do.
+    """
+    failures = []
+    for command in candidates():
+        try:
+            return describe(command)
+        except CompileError as error:
+            failures.append(str(error))
+    if os.environ.get("RETARGET_CC", "").strip():
+        raise CompileError(f"RETARGET_CC names no C compiler that works: {failures[0]}")
+    tried = f"; tried {', '.join(failures)}" if failures else ""
+    raise CompileError(f"no C compiler found{tried}; {ADVICE}")
+
+
+def describe(command: Sequence[str]) -> CCompiler:
+    """Return what a command is, or raise `CompileError`.  Starts it only if its file is new or has changed."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise CompileError(f"{command[0]!r} is not an executable file or a command on PATH")
+    status = Path(program).stat()
+    return _describe((program, *command[1:]), status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _describe(command: tuple[str, ...], mtime: int, size: int) -> CCompiler:
+    from retarget.runtime.diskcache import digest, disk_cache
+
+    key = digest("C compiler", *command, str(mtime), str(size))
+    found = disk_cache().get(key, "compiler")
+    version = found[0].get("version") if found is not None else None
+    if not isinstance(version, str):
+        result = _run([*command, "--version"], b"")
+        version = result.stdout.decode(errors="replace").split("\n", 1)[0].strip()
+        if result.returncode or not version:
+            said = result.stderr.decode(errors="replace").strip()[:500]
+            raise CompileError(f"`{shlex.join(command)} --version` fails with status {result.returncode}", log=said)
+        disk_cache().put(key, "compiler", {"version": version}, b"")
+    return CCompiler(command, version, "clang" if "clang" in version.lower() else "gcc")
+
+
+class ClangCompiler:
+    """Compiles for one target, "clang/native" or a generic one; see `retarget.registry.backend.Compiler`."""
+
+    def __init__(self, target: str, compiler: CCompiler | None = None) -> None:
+        self.target = target
+        self.machine = cpu.machine(target)
+        self._given = compiler
+
+    @property
+    def compiler(self) -> CCompiler:
+        """The C compiler; looked for at first use, so that one is missed only when it is needed."""
+        return self._given or find_compiler()
+
+    def flags(self) -> tuple[str, ...]:
+        """Return all flags that decide about the code."""
+        machine = self.machine.flags
+        return (*FLAGS, *machine, *FAMILY_FLAGS[self.compiler.family])
+
+    def identity(self) -> str:
+        """Return version, flags and CPU; wherever the compiler is installed."""
+        host = cpu.host_identity() if self.target.endswith("/native") else "generic"
+        return f"{self.compiler.version} [{' '.join(self.flags())}] {sys.platform} {host}"
+
+    def compile(self, source: Source) -> Binary:
+        """Compile to an object file.
+
+        Raises
+        ------
+        CompileError
+            There is no compiler, or it refuses the source; shows the lines that it complains about.
+        """
+        data, log = self._translate(source.text, "-c", source.entry)
+        return Binary(
+            data, source.entry, source.target, source.arguments, source.launch, log, {"source": source.text}
+        )
+
+    def assembly(self, binary: Binary) -> str:
+        """Return the binary disassembled by objdump, or compiled to assembly again where there is none."""
+        objdump = shutil.which("objdump") or shutil.which("llvm-objdump")
+        if objdump is not None and sys.platform == "linux":
+            with tempfile.NamedTemporaryFile(prefix="retarget-", suffix=".o") as file:
+                file.write(binary.data)
+                file.flush()
+                result = _run([objdump, "-d", "--no-show-raw-insn", file.name], b"")
+            if result.returncode == 0:
+                return result.stdout.decode(errors="replace").partition("Disassembly")[2]
+        source = binary.metadata.get("source")
+        if not isinstance(source, str):
+            raise CompileError(f"{binary.entry} has no C in its metadata; install objdump (binutils) to disassemble it")
+        return self._translate(source, "-S", binary.entry)[0].decode(errors="replace")
+
+    def _translate(self, text: str, mode: str, entry: str) -> tuple[bytes, str]:
+        """Return what the compiler makes of C, and its remarks."""
+        compiler = self.compiler
+        command = [*compiler.command, *self.flags(), mode, "-x", "c", "-"]
+        if compiler.family == "clang" or mode == "-S":
+            result = _run([*command, "-o", "-"], text.encode())
+            output = result.stdout
+        else:
+            with tempfile.TemporaryDirectory(prefix="retarget-") as folder:
+                path = Path(folder, "kernel.o")
+                result = _run([*command, "-o", str(path)], text.encode())
+                output = path.read_bytes() if path.exists() else b""
+        log = result.stderr.decode(errors="replace").strip()
+        if result.returncode or not output:
+            raise CompileError(
+                f"{compiler.name} cannot compile {entry} for {self.target} (status {result.returncode})"
+                f"{_excerpt(text, log)}",
+                text,
+                log,
+            )
+        return output, log
+
+
+def _split(command: str) -> tuple[str, ...]:
+    """Return the words of RETARGET_CC: the path of an existing file whole, whatever characters are in it."""
+    if shutil.which(command):
+        return (command,)
+    try:
+        return tuple(shlex.split(command)) or (command,)
+    except ValueError as error:
+        raise CompileError(f"RETARGET_CC is malformed ({error}): {command!r}") from None
+
+
+def _numbered_clangs() -> dict[int, str]:
+    """Return the first clang-NN on PATH for each NN."""
+    found: dict[int, str] = {}
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        try:
+            names = sorted(os.listdir(folder or "."))
+        except OSError:
+            continue  # PATH may name folders that do not exist or cannot be read
+        for name in names:
+            number = re.fullmatch(r"clang-(\d+)", name)
+            path = os.path.join(folder, name)  # noqa: PTH118
+            if number and os.access(path, os.X_OK):
+                found.setdefault(int(number[1]), path)
+    return found
+
+
+def _ziglang() -> str | None:
+    """Return the compiler in the package ziglang, which `python -m ziglang` would start."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        return None
+    return shutil.which("zig", path=str(Path(spec.origin).parent))
+
+
+def _run(command: Sequence[str], text: bytes) -> subprocess.CompletedProcess[bytes]:
+    # Messages in English, so that they can be searched for.
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        return subprocess.run(command, input=text, capture_output=True, timeout=TIMEOUT, check=False, env=environment)
+    except OSError as error:
+        raise CompileError(f"{command[0]!r} cannot be started: {error.strerror or error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(f"{command[0]!r} did not finish in {TIMEOUT:.0f} s") from error
+
+
+def _excerpt(text: str, log: str, around: int = 2, most: int = 3) -> str:
+    """Return the numbered lines around the first errors in a log."""
+    lines = text.splitlines()
+    shown: dict[int, bool] = {}
+    for place in list(re.finditer(r"^<stdin>:(\d+):\d+: (?:fatal )?error", log, re.MULTILINE))[:most]:
+        wrong = int(place[1])
+        for number in range(max(1, wrong - around), min(len(lines), wrong + around) + 1):
+            shown[number] = shown.get(number, False) or number == wrong
+    return "".join(f"\n{'>' if shown[n] else ' '} {n:4} | {lines[n - 1]}" for n in sorted(shown))
