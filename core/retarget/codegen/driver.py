@@ -210,7 +210,7 @@ class _Driver:
                         f"`retarget explain {name} --target {ctx.target}` lists who was asked"
                     )
             else:
-                if self.named and op not in _NEVER_NAMED:
+                if self.named and op not in _NEVER_NAMED and op not in _STATEMENTS:
                     if self.named_at[n]:
                         value = ctx.renderer.bind(ctx, u, value)
                     elif op is ops.LOAD or reads:
