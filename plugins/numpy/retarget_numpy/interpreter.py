@@ -35,7 +35,16 @@ from retarget.ir.text import expr
 from retarget.ir.uop import UOp
 from retarget.registry.capabilities import TensorCore
 
-from .semantics import ELEMENTWISE, UndefinedError, Value, cast_in_range, constant, index_value, quiet
+from .semantics import (
+    ELEMENTWISE,
+    UndefinedError,
+    Value,
+    cast_in_range,
+    constant,
+    index_value,
+    is_narrow,
+    quiet,
+)
 
 Array = np.ndarray[Any, Any]
 #: A thread that may meet others: yields (position of the uop it waits at, what it brings).
@@ -287,10 +296,11 @@ def _spans(numbers: Sequence[int]) -> str:
 
 # -- translation ---------------------------------------------------------------------------------------------
 
-#: Ops that are written as Python operators, the same as the table's where NumPy computes in the type itself.
-_OPERATORS: dict[Op, str] = {
-    ops.ADD: "+", ops.SUB: "-", ops.MUL: "*", ops.AND: "&", ops.OR: "|", ops.XOR: "^",
-    ops.CMPLT: "<", ops.CMPLE: "<=", ops.CMPEQ: "==", ops.CMPNE: "!=",
+#: Ops that are written in place, the same as the table's functions where NumPy computes in the type itself.
+_IN_PLACE: dict[Op, str] = {
+    ops.ADD: "{} + {}", ops.SUB: "{} - {}", ops.MUL: "{} * {}", ops.MULACC: "{} * {} + {}",
+    ops.AND: "{} & {}", ops.OR: "{} | {}", ops.XOR: "{} ^ {}",
+    ops.CMPLT: "{} < {}", ops.CMPLE: "{} <= {}", ops.CMPEQ: "{} == {}", ops.CMPNE: "{} != {}",
 }  # fmt: skip
 
 
@@ -411,8 +421,8 @@ class _Translator:
 
     def _elementwise(self, position: int, u: UOp, operands: Sequence[str]) -> str:
         computed = u.src[0].dtype
-        if u.op in _OPERATORS and not (computed.is_float and computed.bits < 32):
-            return f"{operands[0]} {_OPERATORS[u.op]} {operands[1]}"
+        if u.op in _IN_PLACE and not is_narrow(computed):
+            return _IN_PLACE[u.op].format(*operands)
         f = cast_in_range if u.op is ops.CAST else ELEMENTWISE[u.op]
         return self._call(position, partial(f, _concrete(u.dtype)), *operands)
 
