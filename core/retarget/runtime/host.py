@@ -158,7 +158,9 @@ class HostRuntime:
         """Copy as many bytes as `data` has from the start of a block."""
         if data.nbytes:
             self._check(handle, data, "out of")
-            _memmove(_address(_ffi.from_buffer(data, require_writable=True)), handle, data.nbytes)
+            if data.readonly:
+                raise DeviceError("cannot copy out of device memory: the host memory is read-only")
+            _memmove(_address(_ffi.from_buffer(data)), handle, data.nbytes)
 
     def load(self, binary: Binary) -> HostExecutable:
         """Load a kernel; raises `CompileError` if its object file cannot be loaded."""
