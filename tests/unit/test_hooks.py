@@ -118,6 +118,25 @@ def test_a_plugin_that_fails_its_check_is_not_registered() -> None:
     assert manager.epoch == 0 and not manager.get_plugins()
 
 
+def test_static_class_and_module_functions() -> None:
+    class Plugin:
+        @hookimpl
+        @staticmethod
+        def render_load(ctx: Any) -> str:
+            return "static"
+
+        @classmethod
+        @hookimpl(dtypes=("float32",))
+        def render_store(cls, ctx: Any) -> str:
+            return cls.__name__
+
+    for plugin in (Plugin, Plugin()):
+        hooks = resolve([HookPlugin("p", plugin)], "t/v")
+        assert hooks.chain("render_load", "LOAD", "float32")(0, 0, 0) == "static"
+        assert hooks.chain("render_store", "STORE", "float32")(0, 0, 0) == "Plugin"
+        assert hooks.chain("render_store", "STORE", "int32")(0, 0, 0) is None
+
+
 def test_an_overriding_method_keeps_the_mark() -> None:
     class Base:
         @hookimpl(dtypes=("float32",))
@@ -382,9 +401,10 @@ def outcome(call: Callable[[], Any], log: list[str]) -> tuple[Any, ...]:
     return (*result, tuple(log), tuple(warning.category for warning in caught))
 
 
-# A wrapper with a second yield makes pluggy abandon those outside it, which Python then closes.
+# A wrapper with a second yield makes pluggy abandon those outside it, which Python closes at some later time.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@settings(max_examples=500, deadline=None)
+@pytest.mark.filterwarnings("ignore::pluggy.PluggyTeardownRaisedWarning")
+@settings(max_examples=400, deadline=None)
 @given(
     st.lists(implementations(), max_size=6),
     st.sampled_from(["render_load", "render_load", "render_preamble"]),

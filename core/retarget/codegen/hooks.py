@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import types
 import warnings
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
@@ -186,9 +186,9 @@ class HookManager(pluggy.PluginManager):
             itself to an op or dtype that does not exist, or has an unmarked function named like a hook.
             Nothing is registered then.
         """
-        _check_names(self, plugin)
+        marked = _Marked(plugin)
         try:
-            self.register(plugin.implementation, plugin.name)
+            self.register(marked, plugin.name)
             self.check_pending()
         except (pluggy.PluginValidationError, ValueError) as error:
             raise PluginError(f"{plugin}: {error}") from error
@@ -204,14 +204,8 @@ class HookManager(pluggy.PluginManager):
         self.epoch += 1
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        """Return the options of an implementation; a method that overrides a marked one inherits its mark."""
-        options = super().parse_hookimpl_opts(plugin, name)
-        if options is None and isinstance(inspect.getattr_static(plugin, name, None), types.FunctionType):
-            for base in (plugin if isinstance(plugin, type) else type(plugin)).__mro__:
-                inherited = getattr(vars(base).get(name), _OPTIONS, None)
-                if inherited is not None:
-                    return dict(inherited)
-        return options
+        """Return the options that `_Marked` found; called by pluggy."""
+        return plugin.options.get(name) if isinstance(plugin, _Marked) else None
 
 
 def check_plugin(plugin: HookPlugin) -> None:
@@ -219,21 +213,59 @@ def check_plugin(plugin: HookPlugin) -> None:
     HookManager().add(plugin)
 
 
-def _check_names(manager: HookManager, plugin: HookPlugin) -> None:
-    implementation = plugin.implementation
-    for name in dir(implementation):
-        options = manager.parse_hookimpl_opts(implementation, name)
-        if options is None:
-            static = inspect.getattr_static(implementation, name)
-            is_function = isinstance(static, types.FunctionType | staticmethod | classmethod)
-            if name in HOOKS and is_function and not hasattr(static, "retarget_spec"):
+class _Marked:
+    """The hook implementations of a plugin, bound, and nothing else: what pluggy gets to see.
+
+    A method that overrides a marked one is marked as that one is; an override that is no function removes it.
+    """
+
+    def __init__(self, plugin: HookPlugin) -> None:
+        self.options: dict[str, dict[str, Any]] = {}
+        for name, members in sorted(_members(plugin.implementation).items()):
+            if not isinstance(members[0], _FUNCTIONS):
+                continue
+            options = next(filter(None, map(_mark, members)), None)
+            if options is not None:
+                _check_mark(plugin, name, options)
+                self.options[name] = options
+                setattr(self, name, getattr(plugin.implementation, name))
+            elif name in HOOKS and not hasattr(members[0], "retarget_spec"):
                 raise PluginError(f"{plugin}: {name} has a hook's name but no mark: put @hookimpl before it")
-            continue
-        hook = HOOKS.get(options.get("specname") or name)
-        if hook is None:
-            raise PluginError(f"{plugin}: {UnknownNameError('hook', options.get('specname') or name, HOOKS)}")
-        restriction: Filter = options.get(_FILTER, _EVERYTHING)
-        if not hook.per_uop and (restriction.ops or restriction.dtypes):
+
+    def __dir__(self) -> list[str]:
+        return list(self.options)
+
+
+_FUNCTIONS = (types.FunctionType, types.MethodType, staticmethod, classmethod)
+
+
+def _members(implementation: object) -> dict[str, list[object]]:
+    """Return what each name stands for in an object, its class and the bases, the nearest first."""
+    classes = (implementation if isinstance(implementation, type) else type(implementation)).__mro__
+    namespaces: list[Mapping[str, object]] = [vars(each) for each in classes]
+    if not isinstance(implementation, type) and hasattr(implementation, "__dict__"):
+        namespaces.insert(0, vars(implementation))
+    members: dict[str, list[object]] = {}
+    for namespace in namespaces:
+        for name, member in namespace.items():
+            if not name.startswith("__"):
+                members.setdefault(name, []).append(member)
+    return members
+
+
+def _mark(member: object) -> dict[str, Any] | None:
+    """Return the options of a marked function, also if `staticmethod` or `classmethod` stands around it."""
+    options = getattr(member, _OPTIONS, None) or getattr(getattr(member, "__func__", None), _OPTIONS, None)
+    return dict(options) if options else None
+
+
+def _check_mark(plugin: HookPlugin, name: str, options: Mapping[str, Any]) -> None:
+    hook = HOOKS.get(options["specname"] or name)
+    if hook is None:
+        raise PluginError(f"{plugin}: {UnknownNameError('hook', options['specname'] or name, HOOKS)}")
+    restriction: Filter = options.get(_FILTER, _EVERYTHING)
+    if restriction.ops or restriction.dtypes:
+        if not hook.per_uop:
             raise PluginError(f"{plugin}: {name} is called for no uop: ops= and dtypes= cannot restrict it")
         _check_filter(plugin, name, restriction)
 
