@@ -73,10 +73,9 @@ def exp_moderate(x: Value) -> Value:
 
 
 def exp_fast(x: Value) -> Value:
-    """e**x for float32 and float64 with subnormal results flushed to 0 and overflow a little early."""
+    """e**x with subnormal results flushed to 0 and overflow a little early, by a third of a unit of x."""
     f = x.format
-    low = math.log(f.tiny)
-    high = -low - 0.5
+    low, high = math.log(f.tiny), (f.bias + 0.49) * math.log(2.0)
     result = exp_moderate(clamp(x, low, high))
     return select(x < low, 0.0, select(x > high, INF, result))
 

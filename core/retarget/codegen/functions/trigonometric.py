@@ -115,12 +115,17 @@ def reduce_quadrant(a: Value) -> tuple[Value, Value, Value]:
 
 
 def reduce_quadrant_fast(a: Value) -> tuple[Value, Value, Value]:
-    """Return the same as `reduce_quadrant` by subtracting multiples of pi/2 in three parts: for moderate a."""
+    """Return the same as `reduce_quadrant` by subtracting multiples of pi/2 in four parts.
+
+    For a below 2**12 (float32) or 2**25 (float64), where multiples of the parts are exact.
+    """
     f = a.format
-    c0, c1, c2 = parts(HALF_PI, f.mantissa // 2, f.mantissa // 2)
+    bits = f.mantissa // 2
     shifted = mulacc(a, 2.0 / math.pi, f.shifter)
     k = shifted - f.shifter
-    r = mulacc(k, -c2, mulacc(k, -c1, mulacc(k, -c0, a)))
+    r = a
+    for part in parts(HALF_PI, bits, bits, bits):
+        r = mulacc(k, -part, r)
     return (shifted.bits() & 3).cast(dtypes.uint64), r, const_like(r, 0.0)
 
 
@@ -213,15 +218,18 @@ def atan(x: Value) -> Value:
 def atan2(y: Value, x: Value) -> Value:
     """The angle of (x, y): that of (|x|, |y|), mirrored for negative x and given y's sign.
 
-    Large points are brought nearer, and infinities on a diagonal replaced, before |x| + |y| could overflow.
+    Far points are brought nearer, so that |x| + |y| does not overflow, and near ones moved away, so that products with
+    |x| have all their digits; infinities on a diagonal are replaced by ones.
     """
     f = x.format
     b, sign_y = split_sign(y)
     a, sign_x = split_sign(x)
     large = 2.0 ** (f.bias - 3)
-    shrink = select((a > large) | (b > large), const_like(x, 0.25), 1.0)
+    small = 2.0 ** -(f.bias // 2)
+    step = select((a < small) & (b < small), const_like(x, 1.0 / small), 1.0)
+    step = select((a > large) | (b > large), 0.25, step)
     diagonal = a.equals(math.inf) & b.equals(math.inf)
-    angle = atan_of_ratio(select(diagonal, 1.0, b * shrink), select(diagonal, 1.0, a * shrink))
+    angle = atan_of_ratio(select(diagonal, 1.0, b * step), select(diagonal, 1.0, a * step))
     hi, lo = _half_pi(x)
     mirrored = hi * 2 - (angle - lo * 2)
     return flip_sign(select(sign_x.differs(0), mirrored, angle), sign_y)
