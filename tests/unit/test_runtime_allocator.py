@@ -126,7 +126,7 @@ def test_statistics_and_release() -> None:
 def test_free_inside_allocate_of_the_same_thread() -> None:
     """A finalizer that runs while the lock is held must not wait for it."""
     allocator = Allocator()
-    address, other = allocator.allocate(64), allocator.allocate(64)
+    address, other = allocator.allocate(2 * MIB), allocator.allocate(64)
     with allocator._lock:
         allocator.free(address)
         with pytest.raises(DeviceError):

@@ -2,10 +2,11 @@
 
 Fresh pages cost more than most kernels (the system zeroes each one at its first touch), so freed blocks are
 kept, up to a limit.  Blocks are aligned to 64 bytes, from 64 KiB on to pages, from 2 MiB on to huge pages,
-which the system is asked for.  Sizes are rounded up to eight classes per power of two; a large block serves
-any request that leaves less than an eighth of it unused.
+which the system is asked for.  Small sizes are rounded up to eight classes per power of two; a large block
+serves any request that leaves less than an eighth of it unused.
 
-Safe for threads, for forks, and for finalizers that free while this thread is inside `allocate`.
+Safe for threads, for forks, and for finalizers that free while this thread is inside `allocate`.  Small
+blocks change hands without a lock: by one `pop` or `append` of a list, which is atomic.
 """
 
 from __future__ import annotations
@@ -32,10 +33,24 @@ _HUGE_PAGE = 2 << 20
 _MAX_BYTES = 1 << 62
 _CACHE_FRACTION = 4
 """By default, blocks are kept up to a quarter of the machine's memory."""
+_SMALL_FRACTION, _SMALL_CLASSES = 8, 128
+"""Small blocks may take an eighth of what is kept, shared evenly by their classes (of which there are 120)."""
 
 
 class MemoryStatistics(NamedTuple):
-    """Bytes in use, bytes kept for reuse, the most that were in use, and the limit (None: no limit)."""
+    """What an allocator has, in bytes.
+
+    Attributes
+    ----------
+    used
+        In blocks that are in use.
+    cached
+        In blocks that are kept for reuse.
+    peak
+        The most that was taken from the system at once, used and kept together.
+    limit
+        The most that may be; None: no limit.
+    """
 
     used: int
     cached: int
@@ -56,19 +71,24 @@ class Allocator:
     Attributes
     ----------
     limit
-        As above; may be changed at any time, and holds from the next allocation on.
+        As above; may be changed at any time, and holds for what is taken from the system from then on.
     """
 
     def __init__(self, limit: int | None = None, cache_limit: int | None = None) -> None:
         self.limit = limit
         self.cache_limit = _default_cache_limit() if cache_limit is None else cache_limit
-        self._lock = threading.Lock()
-        self._used = self._cached = self._peak = 0
+        small_limit = self.cache_limit // _SMALL_FRACTION
+        self._class_limit = small_limit // _SMALL_CLASSES
+        self._large_limit = self.cache_limit - small_limit
         self._sizes: dict[int, int] = {}  # of every block in use
-        self._small: dict[int, list[int]] = {}  # kept blocks by size class
+        self._small: dict[int, list[int]] = {}  # kept blocks by size class; the lists stay once made
+        # The rest is touched with the lock held.
+        self._lock = threading.Lock()
         self._large: list[tuple[int, int]] = []  # kept mappings: (size, address), sorted
+        self._large_bytes = 0
         self._mappings: dict[int, mmap.mmap] = {}  # address of a large block -> its mapping
-        self._deferred: collections.deque[int] = collections.deque()  # freed while the lock was taken
+        self._held = self._peak = 0  # bytes taken from the system
+        self._deferred: collections.deque[tuple[int, int]] = collections.deque()  # to free: (size, address)
         _allocators.add(self)
 
     def allocate(self, nbytes: int) -> int:
@@ -83,21 +103,16 @@ class Allocator:
             if nbytes < 0:
                 raise UserError(f"cannot allocate {nbytes} bytes")
             nbytes = 1  # an empty array has an address too, and one of its own
-        shift = max(6, (nbytes - 1).bit_length() - 4)
+        shift = (nbytes - 1).bit_length() - 4
+        if shift < 6:
+            shift = 6
         size = ((nbytes - 1 >> shift) + 1) << shift
-        with self._lock:
-            if self._deferred:
-                self._free_deferred()
-            if size < _LARGE and (kept := self._small.get(size)):
-                address = kept.pop()
-                self._cached -= size
-            else:
-                size, address = self._allocate_slowly(nbytes, size)
-            self._sizes[address] = size
-            self._used += size
-            if self._used > self._peak:
-                self._peak = self._used
-            return address
+        try:
+            address = self._small[size].pop()
+        except (KeyError, IndexError):  # no such block is kept, or it is a large one
+            return self._allocate_slowly(nbytes, size)
+        self._sizes[address] = size
+        return address
 
     def free(self, address: int) -> None:
         """Take back a block.
@@ -107,19 +122,25 @@ class Allocator:
         DeviceError
             If no block in use starts at the address (freed twice, or never allocated here).
         """
+        try:
+            size = self._sizes.pop(address)
+        except KeyError:
+            raise DeviceError(
+                f"no block in use starts at {address:#x}: it was freed twice, or not allocated here"
+            ) from None
+        kept = self._small.get(size)
+        if kept is not None and len(kept) * size < self._class_limit:
+            kept.append(address)
         # Without waiting: a finalizer may run at any point, also inside `allocate` of this thread, and must
         # not wait for a lock that its own thread holds.
-        if not self._lock.acquire(blocking=False):
-            if address not in self._sizes or address in self._deferred:
-                raise _not_in_use(address)
-            self._deferred.append(address)
-            return
-        try:
-            self._free(address)
-            if self._deferred:
+        elif self._lock.acquire(blocking=False):
+            try:
+                self._free_slowly(size, address)
                 self._free_deferred()
-        finally:
-            self._lock.release()
+            finally:
+                self._lock.release()
+        else:
+            self._deferred.append((size, address))
 
     def size(self, address: int) -> int | None:
         """Return the bytes of the block in use at the address, or None if there is none."""
@@ -132,104 +153,117 @@ class Allocator:
             return self._release()
 
     def statistics(self) -> MemoryStatistics:
-        """Return what is used, kept and was used at most, in bytes."""
+        """Return how much is used, kept, and was taken at most."""
         with self._lock:
             self._free_deferred()
-            return MemoryStatistics(self._used, self._cached, self._peak, self.limit)
+            used = sum(tuple(self._sizes.values()))
+            return MemoryStatistics(used, self._held - used, self._peak, self.limit)
+
+    def _allocate_slowly(self, nbytes: int, size: int) -> int:
+        with self._lock:
+            self._free_deferred()
+            if size < _LARGE:
+                self._small.setdefault(size, [])
+            else:
+                size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+                at = bisect.bisect_left(self._large, (size, 0))
+                if at < len(self._large) and self._large[at][0] - size < size // 8:
+                    size, address = self._large.pop(at)
+                    self._large_bytes -= size
+                    self._sizes[address] = size
+                    return address
+            found = self._obtain(size)
+            if found is None:
+                released = self._release()
+                found = self._obtain(size)
+            if found is None:
+                limit = "the system has no more" if self.limit is None else f"the limit is {self.limit}"
+                raise OutOfMemoryError(
+                    f"no room for {nbytes} bytes of host memory: {self._held} bytes are in use, {limit}; "
+                    f"{released} kept bytes were released, which was not enough"
+                )
+            self._sizes[found] = size
+            return found
 
     # What follows runs with the lock held.
 
-    def _allocate_slowly(self, nbytes: int, size: int) -> tuple[int, int]:
-        if size >= _LARGE:
-            size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-            at = bisect.bisect_left(self._large, (size, 0))
-            if at < len(self._large) and self._large[at][0] - size < size // 8:
-                found = self._large.pop(at)
-                self._cached -= found[0]
-                return found
-        address = self._obtain(size)
-        if address is None:
-            used, cached = self._used, self._release()
-            address = self._obtain(size)
-            if address is None:
-                limit = "the system has no more" if self.limit is None else f"the limit is {self.limit}"
-                raise OutOfMemoryError(
-                    f"no room for {nbytes} bytes of host memory: {used} bytes are in use, {limit}; "
-                    f"{cached} kept bytes were released, which was not enough"
-                )
-        return size, address
-
     def _obtain(self, size: int) -> int | None:
-        if size > _MAX_BYTES or (self.limit is not None and self._used + self._cached + size > self.limit):
+        """Take a block from the system, or return None."""
+        if size > _MAX_BYTES or (self.limit is not None and self._held + size > self.limit):
             return None
-        if size < _LARGE:
-            return _aligned_malloc(mmap.PAGESIZE if size >= 1 << 16 else 64, size)
-        # Address space for alignment to huge pages; what is not touched takes no memory.
-        huge = size >= _HUGE_PAGE
-        length = size + _HUGE_PAGE if huge else size
-        try:
-            if sys.platform == "win32":
-                mapping = mmap.mmap(-1, length)
-            else:
-                mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except (OSError, ValueError, OverflowError):
-            return None
-        address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-        if huge:
-            address = -(-address // _HUGE_PAGE) * _HUGE_PAGE
-            if hasattr(mmap, "MADV_HUGEPAGE"):
-                with contextlib.suppress(OSError):  # a kernel without huge pages: ordinary ones do
-                    mapping.madvise(mmap.MADV_HUGEPAGE)
-        self._mappings[address] = mapping
+        address = _map_aligned(size, self._mappings) if size >= _LARGE else _aligned_malloc(size)
+        if address is not None:
+            self._held += size
+            self._peak = max(self._peak, self._held)
         return address
 
-    def _free(self, address: int) -> None:
-        size = self._sizes.pop(address, None)
-        if size is None:
-            raise _not_in_use(address)
-        self._used -= size
-        if self._cached + size > self.cache_limit:
-            self._release()
-            if size > self.cache_limit:
-                self._return(address)
-                return
-        self._cached += size
-        if size >= _LARGE:
-            bisect.insort(self._large, (size, address))
-        elif (kept := self._small.get(size)) is not None:
-            kept.append(address)
-        else:
-            self._small[size] = [address]
+    def _free_slowly(self, size: int, address: int) -> None:
+        if size < _LARGE or size > self._large_limit:
+            self._return(size, address)
+            return
+        if (
+            self._large_bytes + size > self._large_limit
+        ):  # what has gathered is of other sizes than now needed
+            self._release_large()
+        bisect.insort(self._large, (size, address))
+        self._large_bytes += size
 
     def _free_deferred(self) -> None:
         while self._deferred:
-            self._free(self._deferred.popleft())
+            self._free_slowly(*self._deferred.popleft())
 
     def _release(self) -> int:
-        released = self._cached
-        small, large = self._small, self._large
-        self._small, self._large, self._cached = {}, [], 0
-        for kept in small.values():
-            for address in kept:
-                _aligned_free(address)
-        for _, address in large:
-            self._return(address)
-        return released
+        before = self._held
+        for size, kept in list(self._small.items()):
+            while kept:
+                self._return(size, kept.pop())
+        self._release_large()
+        return before - self._held
 
-    def _return(self, address: int) -> None:
-        mapping = self._mappings.pop(address, None)
-        if mapping is None:
-            _aligned_free(address)
+    def _release_large(self) -> None:
+        while self._large:
+            size, address = self._large.pop()
+            self._large_bytes -= size
+            self._return(size, address)
+
+    def _return(self, size: int, address: int) -> None:
+        """Give a block back to the system."""
+        self._held -= size
+        if size >= _LARGE:
+            self._mappings.pop(address).close()
         else:
-            mapping.close()
-
-
-def _not_in_use(address: int) -> DeviceError:
-    return DeviceError(f"no block in use starts at {address:#x}: it was freed twice, or not allocated here")
+            _aligned_free(address)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Aligned memory of the C library
+# Memory of the system
+
+
+def _map_aligned(size: int, mappings: dict[int, mmap.mmap]) -> int | None:
+    """Map pages, huge ones where they fit; note the mapping under the address, or return None."""
+    # Address space for the alignment to huge pages; what is not touched takes no memory.
+    huge = size >= _HUGE_PAGE
+    length = size + _HUGE_PAGE if huge else size
+    try:
+        if sys.platform == "win32":
+            mapping = mmap.mmap(-1, length)
+        else:
+            mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, ValueError, OverflowError):
+        return None
+    address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+    if huge:
+        address = -(-address // _HUGE_PAGE) * _HUGE_PAGE
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without huge pages: ordinary ones do
+                mapping.madvise(mmap.MADV_HUGEPAGE)
+    mappings[address] = mapping
+    return address
+
+
+def _alignment(size: int) -> int:
+    return mmap.PAGESIZE if size >= 1 << 16 else 64
+
 
 if sys.platform == "win32":
     _ucrt = ctypes.CDLL("ucrtbase")
@@ -237,8 +271,8 @@ if sys.platform == "win32":
     _ucrt._aligned_malloc.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
     _ucrt._aligned_free.argtypes = [ctypes.c_void_p]
 
-    def _aligned_malloc(alignment: int, size: int) -> int | None:
-        address: int | None = _ucrt._aligned_malloc(size, alignment)
+    def _aligned_malloc(size: int) -> int | None:
+        address: int | None = _ucrt._aligned_malloc(size, _alignment(size))
         return address
 
     def _aligned_free(address: int) -> None:
@@ -250,9 +284,9 @@ else:
     _libc.free.argtypes = [ctypes.c_void_p]
     _libc.free.restype = None
 
-    def _aligned_malloc(alignment: int, size: int) -> int | None:
+    def _aligned_malloc(size: int) -> int | None:
         address = ctypes.c_void_p()
-        failed = _libc.posix_memalign(ctypes.addressof(address), alignment, size)
+        failed = _libc.posix_memalign(ctypes.addressof(address), _alignment(size), size)
         return None if failed else address.value
 
     def _aligned_free(address: int) -> None:

@@ -296,7 +296,7 @@ def thread_pool() -> Pool:
         return pool
     with _pool_lock:
         if _pool is None:
-            threads = _wanted_threads()
+            threads = wanted_threads()
             try:
                 _pool = FutexPool(threads)
             except ObjectError:
@@ -304,7 +304,8 @@ def thread_pool() -> Pool:
         return _pool
 
 
-def _wanted_threads() -> int:
+def wanted_threads() -> int:
+    """Return `RETARGET_THREADS` (`UserError` if malformed), or how many cores this process may use."""
     text = os.environ.get("RETARGET_THREADS", "").strip()
     if not text:
         return usable_cores()
