@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from retarget.ir import dtypes
 from retarget.registry.backend import Backend, Compiler, DeviceInfo, Probe, Runtime
 from retarget.registry.capabilities import Capabilities, Entry, Limits, Support
+from retarget.runtime.pool import wanted_threads
 
 from . import cpu
 from .compiler import LLVMCompiler
@@ -22,9 +25,11 @@ class LLVMBackend(Backend):
     name = "llvm"
 
     def probe(self) -> Probe:
-        cores = cpu.usable_threads()
+        if importlib.util.find_spec("llvmlite") is None:
+            return Probe(reason="llvmlite is not installed; `pip install llvmlite`")
+        cores = wanted_threads()
         description = f"{cpu.host_name()}, {cores} core{'s' if cores > 1 else ''}"
-        return Probe((DeviceInfo("llvm:0", "llvm/native", description, _memory()),))
+        return Probe((DeviceInfo("llvm:0", "llvm/native", description, cpu.memory_bytes()),))
 
     def capabilities(self, target: str) -> Capabilities:
         machine = cpu.machine(target)
@@ -42,7 +47,7 @@ class LLVMBackend(Backend):
             unroll="replay",
             address_spaces=frozenset({"global", "local", "register"}),
             limits=Limits(local_bytes=256 << 10),  # stack
-            threads=cpu.usable_threads(),
+            threads=wanted_threads(),
         )
 
     def renderer(self, target: str) -> LLVMRenderer:
@@ -55,13 +60,3 @@ class LLVMBackend(Backend):
         from .runtime import LLVMRuntime
 
         return LLVMRuntime()
-
-
-def _memory() -> int:
-    """Return the bytes of memory of this machine, 0 where the system does not say."""
-    import os
-
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 0

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import os
 import platform
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,12 +140,12 @@ def host_caches() -> tuple[int, ...]:
     return tuple(found[level] for level in sorted(found)) or (32 << 10, 512 << 10)
 
 
-def usable_threads() -> int:
-    """Return RETARGET_THREADS, or the number of cores that this process may use."""
-    wanted = os.environ.get("RETARGET_THREADS", "")
-    if wanted.isdigit() and int(wanted) > 0:
-        return int(wanted)
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+def memory_bytes() -> int:
+    """Return the bytes of memory of this machine, 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0
 
 
 def _count(cpus: str) -> int:

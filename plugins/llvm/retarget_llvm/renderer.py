@@ -567,11 +567,11 @@ class LLVMRenderer(Renderer):
     def end_loop(self, ctx: EmitContext, uop: UOp) -> str:
         loop: _Loop = ctx.state.loops.pop()
         ctx.line(f"br label %{loop.latch}")
-        ctx.depth -= 1
         self._label(ctx, loop.latch)
         ctx.line(f"{loop.index}.next = add nuw nsw {loop.type} {loop.index}, 1")
         more = self.define(ctx, "cmp", f"icmp slt {loop.type} {loop.index}.next, {loop.end}")
         ctx.line(f"br i1 {more}, label %{loop.body}, label %{loop.exit}")
+        ctx.depth -= 1
         self._label(ctx, loop.exit)
         return ""
 
