@@ -10,12 +10,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-from retarget_numpy.graph import evaluate
 
 from retarget import registry
 from retarget.ir import dtypes, ops
-from retarget.ir.uop import UOp, attach
+from retarget.ir.uop import UOp, attach, numel, toposort
 from retarget.registry import DeviceInfo
+from retarget_numpy.graph import evaluate
+
+
+def check_graph(roots: Sequence[UOp]) -> None:
+    """Check what the op table says of each node, and that elementwise nodes have operands of their own shape."""
+    for node in toposort(roots):
+        problem = node.op.rule(node.dtype, node.src, node.arg)
+        assert problem is None, f"{node.op}: {problem}"
+        if node.op.group in ("alu", "cast"):
+            assert [s.shape for s in node.src] == [node.shape] * len(node.src), node.op
+        if node.op is ops.RESHAPE:
+            assert numel(node.shape) == numel(node.src[0].shape)
+        if node.op is ops.SHRINK:
+            assert all(0 <= b <= e <= n for (b, e), n in zip(node.arg, node.src[0].shape, strict=True))
+        if node.op is ops.PAD:
+            assert all(b >= 0 and a >= 0 for b, a in node.arg)
+        if node.op is ops.EXPAND:
+            assert all(n in (1, m) for n, m in zip(node.src[0].shape, node.shape, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +51,7 @@ def oracle_runtime() -> Iterator[None]:
         return values.copy()
 
     def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
+        check_graph(nodes)
         return [from_numpy(values, device) for values in evaluate(nodes, lambda node: node.data)]
 
     def device(name: str | None = None) -> DeviceInfo:

@@ -1,18 +1,19 @@
 """`Array`: a lazy array, and the elementwise operators, whose cost is what building an expression costs.
 
-An `Array` holds a graph node and the name of the device that it will be computed on.  Operators make nodes; nothing
-runs until a value is needed.  Arrays have value semantics: assignment (`x[1:] = y`, `x += y`) gives this `Array` object
-another node, so overlapping assignments are right by construction, and arrays derived from it earlier keep their values.
+An `Array` holds a graph node and the name of the device that it will be computed on.  Operators make nodes;
+nothing runs until a value is needed.  Arrays have value semantics: assignment (`x[1:] = y`, `x += y`) gives
+this `Array` object another node, so overlapping assignments are right by construction, and arrays derived
+from it earlier keep their values.
 
-Type rules: two arrays promote by `dtypes.promote`, Python scalars are weak (`dtypes.promote_scalar`), NumPy scalars and
-arrays count as arrays.  Where a floating-point operation is given integers or bool, they become float32, the default.
+Type rules: two arrays promote by `dtypes.promote`, Python scalars are weak (`dtypes.promote_scalar`), NumPy
+scalars and arrays count as arrays.  Where a floating-point operation is given integers or bool, they become
+float32, the default.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from ..errors import CopyError, DeviceError, DTypeError, ShapeError
 from ..ir import dtypes, ops
@@ -52,7 +53,8 @@ def resolve_device(name: str | None) -> str:
 class Array:
     """A lazy array of the array API standard (2024.12).
 
-    Made by the creation functions (`rt.asarray`, `rt.zeros` ...) and by operations on other arrays, not directly.
+    Made by the creation functions (`rt.asarray`, `rt.zeros` ...) and by operations on other arrays, not
+    directly.
 
     Attributes
     ----------
@@ -70,7 +72,7 @@ class Array:
         self.node = node
         self._device = device
 
-    # -- what it is -----------------------------------------------------------------------------------------------
+    # -- what it is ----------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> Shape:
@@ -113,7 +115,9 @@ class Array:
         from .manipulation import permute_dims
 
         if self.ndim != 2:
-            raise ShapeError(f".T is for 2 axes, and this array has shape {self.shape}; use .mT or rt.permute_dims")
+            raise ShapeError(
+                f".T is for 2 axes, and this array has shape {self.shape}; use .mT or rt.permute_dims"
+            )
         return permute_dims(self, (1, 0))
 
     @property
@@ -125,12 +129,14 @@ class Array:
 
     def __array_namespace__(self, *, api_version: str | None = None) -> types.ModuleType:
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
-            raise ValueError(f"array API version {api_version!r} is not supported; the newest known is '2024.12'")
+            raise ValueError(
+                f"array API version {api_version!r} is not supported; the newest known is '2024.12'"
+            )
         import retarget
 
         return retarget
 
-    # -- values ---------------------------------------------------------------------------------------------------
+    # -- values --------------------------------------------------------------------------------------------
 
     def realize(self) -> Array:
         """Compute the array now, and return it.  Its node becomes the BUFFER that holds the values."""
@@ -143,7 +149,7 @@ class Array:
         return self
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """Return the values as a new NumPy array; bfloat16 and float8 have the dtypes of the package ml_dtypes."""
+        """Return the values as a new NumPy array; bfloat16 and float8 have dtypes of ml_dtypes."""
         from ..runtime.buffers import to_numpy
 
         return to_numpy(self.realize().node)
@@ -193,7 +199,9 @@ class Array:
     def tolist(self) -> Any:
         """Return the values as nested lists of Python scalars, or the scalar of a 0-d array."""
         values = self.numpy()
-        return (values.astype("float32") if self.dtype.name.startswith(("float8", "bfloat")) else values).tolist()
+        return (
+            values.astype("float32") if self.dtype.name.startswith(("float8", "bfloat")) else values
+        ).tolist()
 
     def _scalar(self, what: str) -> bool | int | float:
         if self.node.shape:
@@ -212,7 +220,9 @@ class Array:
 
     def __index__(self) -> int:
         if not self.dtype.is_int:
-            raise DTypeError(f"only integer arrays are indices, and this one is {self.dtype}; use x.astype(rt.int64)")
+            raise DTypeError(
+                f"only integer arrays are indices, and this one is {self.dtype}; use x.astype(rt.int64)"
+            )
         return int(self._scalar("index"))
 
     def __len__(self) -> int:
@@ -229,7 +239,7 @@ class Array:
         return bool(any_(self == value))
 
     def __repr__(self) -> str:
-        """Show shape, dtype and device, and the values if they are there already; this never runs anything."""
+        """Show shape, dtype and device, and values that are there already; nothing is ever run."""
         text = f"shape={self.shape}, dtype={self.dtype}"
         if self._device:
             text += f", device={self._device!r}"
@@ -241,7 +251,7 @@ class Array:
 
     __hash__ = object.__hash__
 
-    # -- operators: filled in below from one table ------------------------------------------------------------------
+    # -- operators: filled in below from one table ---------------------------------------------------------
 
     if TYPE_CHECKING:
 
@@ -309,7 +319,7 @@ class Array:
     def __imatmul__(self, other: Operand, /) -> Array:
         return self._assign(self @ other)
 
-    # -- indexing ---------------------------------------------------------------------------------------------------
+    # -- indexing ------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any, /) -> Array:
         from .indexing import getitem
@@ -321,7 +331,7 @@ class Array:
 
         setitem(self, key, value)
 
-    # -- NumPy's methods of the most used functions -----------------------------------------------------------------
+    # -- NumPy's methods of the most used functions --------------------------------------------------------
 
     def astype(self, dtype: Any, /, *, copy: bool = True) -> Array:
         """Return the array cast to `dtype`, as `rt.astype`."""
@@ -394,7 +404,7 @@ class Array:
         return argmin(self, axis=axis, keepdims=keepdims)
 
 
-# -- operands ---------------------------------------------------------------------------------------------------------
+# -- operands ----------------------------------------------------------------------------------------------
 
 _PYTHON_SCALARS = frozenset({bool, int, float})
 
@@ -415,7 +425,12 @@ def as_array(value: Operand, device: str = "") -> Array | None:
 def takes(value: object) -> bool:
     """Whether `value` may be an operand."""
     kind = type(value)
-    return kind is Array or kind in _PYTHON_SCALARS or kind.__module__ == "numpy" or isinstance(value, (int, float))
+    return (
+        kind is Array
+        or kind in _PYTHON_SCALARS
+        or kind.__module__ == "numpy"
+        or isinstance(value, (int, float))
+    )
 
 
 def common_device(name: str, a: str, b: str) -> str:
@@ -432,7 +447,9 @@ def require_array(name: str, value: Operand) -> Array:
     if type(value) is Array:
         return value
     if not takes(value):
-        raise DTypeError(f"{name} takes arrays and scalars, got {type(value).__name__}; convert it with rt.asarray")
+        raise DTypeError(
+            f"{name} takes arrays and scalars, got {type(value).__name__}; convert it with rt.asarray"
+        )
     found = as_array(value)
     return scalar_array(value) if found is None else found  # type: ignore[arg-type]
 
@@ -448,13 +465,14 @@ def scalar_dtype(value: Scalar) -> DType:
 
 
 def cast(node: UOp, dtype: DType) -> UOp:
-    """Return `node` converted to `dtype`; constants stay constants where Python's arithmetic converts them exactly."""
+    """Return `node` converted to `dtype`; constants stay so where Python converts them exactly."""
     if node.dtype is dtype:
         return node
     scalar = constant_of(node)
     if scalar is not None:
         value = scalar.arg
-        # Beyond 2**53 an integer would be rounded twice, and a float that does not fit int64 has no exact conversion.
+        # Beyond 2**53 an integer would be rounded twice, and a float that does not fit int64 has no exact
+        # conversion.
         limit = 2.0**53 if scalar.dtype.kind != "float" else 2.0**63
         if dtype is bool_ or (dtype.is_float and scalar.dtype.is_float) or -limit < value < limit:
             return full(value, dtype, node.shape)
@@ -472,7 +490,9 @@ def operands(name: str, *values: Operand) -> tuple[list[UOp], str]:
     dtype: DType | None = None
     for value in values:
         if not takes(value):
-            raise DTypeError(f"{name} takes arrays and scalars, got {type(value).__name__}; convert it with rt.asarray")
+            raise DTypeError(
+                f"{name} takes arrays and scalars, got {type(value).__name__}; convert it with rt.asarray"
+            )
         array = as_array(value, device)
         if array is None:
             nodes.append(None)
@@ -500,14 +520,19 @@ def operands(name: str, *values: Operand) -> tuple[list[UOp], str]:
 
 def refuse_dtype(name: str, dtype: DType, accepted: frozenset[DType]) -> DTypeError:
     """Return the error for an operation that is not defined for `dtype`."""
-    kinds = {NUMERIC: "a numeric", FLOATS: "a floating-point", INTS: "an integer", INTS_AND_BOOL: "an integer or bool"}
+    kinds = {
+        NUMERIC: "a numeric",
+        FLOATS: "a floating-point",
+        INTS: "an integer",
+        INTS_AND_BOOL: "an integer or bool",
+    }
     example = "rt.float32" if accepted == FLOATS else "rt.int32"
     return DTypeError(f"{name} needs {kinds[accepted]} array, got {dtype}; use x.astype({example})")
 
 
-# -- the fast paths ---------------------------------------------------------------------------------------------------
+# -- the fast paths ----------------------------------------------------------------------------------------
 
-Binary = Callable[[Any, Any], Array]
+Binary = Callable[[Any, Any], Any]
 Unary = Callable[[Any], Array]
 
 
@@ -536,8 +561,6 @@ def _binary_method(
     special
         Called first when the second operand is a Python scalar; None from it means no special case.
     """
-    if swap:
-        pair = operator.itemgetter(1, 0)
     new, array_type = UOp, Array
     lookup = _constants.get
 
@@ -550,7 +573,7 @@ def _binary_method(
             raise refuse_dtype(name, dtype, accepted)
         return array_type(new(op, result or dtype, (b, a) if swap else (a, b)), device)
 
-    def forward(self: Array, other: Any, /) -> Array:
+    def forward(self: Array, other: Any, /) -> Any:  # an Array, or NotImplemented
         a = self.node
         dtype = a.dtype
         if dtype in accepted:
@@ -574,7 +597,7 @@ def _binary_method(
             return NotImplemented
         return slow(self, other)
 
-    def reflected(self: Array, other: Any, /) -> Array:
+    def reflected(self: Array, other: Any, /) -> Any:
         a = self.node
         dtype = a.dtype
         kind = type(other)
@@ -585,7 +608,7 @@ def _binary_method(
             return NotImplemented
         return slow(other, self)
 
-    def function(x1: Operand, x2: Operand, /) -> Array:
+    def function(x1: Operand, x2: Operand, /) -> Any:
         if type(x1) is array_type and takes(x2):
             return forward(x1, x2)
         return slow(x1, x2)
@@ -595,7 +618,7 @@ def _binary_method(
 
 
 def _integer_power(x: Array, exponent: Any) -> Array | None:
-    """x ** n for Python numbers n whose result a few products give: any for integers, 0, 1 and 2 for floats."""
+    """x ** n for Python numbers n of which a few products do: ints for integers, 2 for floats."""
     node = x.node
     if node.dtype in FLOATS:
         if exponent == 2:
@@ -604,7 +627,9 @@ def _integer_power(x: Array, exponent: Any) -> Array | None:
     if type(exponent) is not int:
         return None
     if exponent < 0:
-        raise DTypeError(f"integers of {node.dtype} have no power {exponent}; use x.astype(rt.float32) ** {exponent}")
+        raise DTypeError(
+            f"integers of {node.dtype} have no power {exponent}; use x.astype(rt.float32) ** {exponent}"
+        )
     result: UOp | None = None
     while exponent:
         if exponent & 1:
@@ -631,9 +656,9 @@ def _define(dunder: str, name: str, op: Op, accepted: frozenset[DType], **option
         if options.get("result") is None:
             setattr(Array, f"__r{dunder}__", reflected)
 
-            def in_place(self: Array, other: Operand, /) -> Array:
+            def in_place(self: Array, other: Operand, /) -> Any:
                 value = forward(self, other)
-                return value if value is NotImplemented else self._assign(value)  # type: ignore[comparison-overlap]
+                return value if value is NotImplemented else self._assign(value)
 
             setattr(Array, f"__i{dunder}__", in_place)
 

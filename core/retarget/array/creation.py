@@ -1,7 +1,7 @@
 """Creation functions.  Those that follow a rule (`zeros`, `arange`, `eye` ...) make no buffer, only a graph.
 
-Default dtypes: bool, int64 and float32.  Copy rule: `asarray` of NumPy arrays, lists and buffers copies at once, so that
-later changes of the source never show; `from_dlpack` shares memory where it can.
+Default dtypes: bool, int64 and float32.  Copy rule: `asarray` of NumPy arrays, lists and buffers copies at
+once, so that later changes of the source never show; `from_dlpack` shares memory where it can.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def normal_shape(shape: int | Sequence[int], where: str) -> Shape:
             out = tuple([operator.index(n) for n in shape])  # type: ignore[union-attr, assignment]
         except TypeError:
             raise ShapeError(f"{where} needs a shape: an int or a tuple of ints, got {shape!r}") from None
-    if builtins.any([n < 0 for n in out]):
+    if builtins.any(n < 0 for n in out):
         raise ShapeError(f"{where} needs lengths that are not negative, got {shape!r}")
     return out
 
@@ -46,7 +46,7 @@ def iota(n: int) -> UOp:
     return UOp(ops.IOTA, int64, (), n) if n else movement.full(0, int64, (0,))
 
 
-# -- from data --------------------------------------------------------------------------------------------------------
+# -- from data ---------------------------------------------------------------------------------------------
 
 
 def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Array:
@@ -55,15 +55,16 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     Parameters
     ----------
     obj
-        An Array, a Python scalar, nested lists or tuples of them, a NumPy array (any strides and byte order), or an
-        object with the buffer protocol, `__array__` or `__dlpack__`.
+        An Array, a Python scalar, nested lists or tuples of them, a NumPy array (any strides and byte
+        order), or an object with the buffer protocol, `__array__` or `__dlpack__`.
     dtype
-        The result's dtype.  By default an array keeps its own; scalars and lists become bool, int64 or float32.
+        The result's dtype.  By default an array keeps its own; scalars and lists become bool, int64 or
+        float32.
     device
         Name of the device; by default that of an Array, else the default device.
     copy
-        An Array is returned as it is where nothing has to change, unless `copy` is true.  Everything else is copied,
-        and `copy=False` is refused.
+        An Array is returned as it is where nothing has to change, unless `copy` is true.  Everything else is
+        copied, and `copy=False` is refused.
 
     Raises
     ------
@@ -91,14 +92,16 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     import numpy as np
 
     if not isinstance(obj, (np.ndarray, np.generic)):
-        if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__") or _has_buffer(obj):
+        if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__"):
             obj = np.asarray(obj)
+        elif _has_buffer(obj):
+            obj = np.asarray(memoryview(obj))
         elif hasattr(obj, "__dlpack__"):
             obj = np.from_dlpack(obj)
         else:
             raise DTypeError(
-                f"cannot make an array of {type(obj).__name__}; give numbers, nested lists, a NumPy array, or an "
-                "object with __array__, __dlpack__ or the buffer protocol"
+                f"cannot make an array of {type(obj).__name__}; give numbers, lists, a NumPy array, or "
+                "an object with __array__, __dlpack__ or the buffer protocol"
             )
     return _from_numpy(obj, wanted, device)
 
@@ -131,7 +134,9 @@ def _from_array(x: Array, wanted: DType | None, device: str | None, copy: bool |
     if same and not copy and target._device in (x._device, ""):
         return x
     if copy is False and not same:
-        raise CopyError(f"asarray of an array of {x.dtype} on {x.device} needs a copy here, and copy=False forbids it")
+        raise CopyError(
+            f"asarray of an array of {x.dtype} on {x.device} needs a copy here, and copy=False forbids it"
+        )
     return Array(cast(target.node, wanted or x.dtype), target._device)
 
 
@@ -150,7 +155,8 @@ def _from_nested(obj: Sequence[Any], wanted: DType | None, device: str | None) -
     _flatten(obj, tuple(shape), "", leaves)
     if wanted is None:
         wanted = _common_dtype(leaves)
-    # Leaf by leaf, so that no value passes through a narrower or wider type on the way, and each error has a number.
+    # Leaf by leaf, so that no value passes through a narrower or wider type on the way, and each error has
+    # a number.
     for n, leaf in enumerate(leaves):
         if isinstance(leaf, (bool, int, float)):
             _check_value(leaf, wanted, f" (element {n})")
@@ -166,13 +172,17 @@ def _flatten(obj: Any, shape: tuple[int, ...], path: str, leaves: list[Any]) -> 
     if isinstance(obj, (list, tuple)):
         if not shape or len(obj) != shape[0]:
             expected = f"a list of length {shape[0]}" if shape else "a number"
-            raise ShapeError(f"ragged nested list: item {path or '[]'} is a list of length {len(obj)}, expected {expected}")
+            raise ShapeError(
+                f"ragged nested list: item {path or '[]'} is a list of length {len(obj)}, expected {expected}"
+            )
         for i, item in enumerate(obj):
             _flatten(item, shape[1:], f"{path}[{i}]", leaves)
         return
     if isinstance(obj, Array):
         raise DTypeError(f"item {path} of the list is an Array; use rt.stack to join arrays")
-    if not isinstance(obj, (bool, int, float)) and not (type(obj).__module__ == "numpy" and getattr(obj, "ndim", 1) == 0):
+    if not isinstance(obj, (bool, int, float)) and not (
+        type(obj).__module__ == "numpy" and getattr(obj, "ndim", 1) == 0
+    ):
         raise DTypeError(f"item {path} of the list is {type(obj).__name__}, expected a real number")
     if shape:
         raise ShapeError(f"ragged nested list: item {path} is a number, expected a list of length {shape[0]}")
@@ -206,7 +216,7 @@ def _from_numpy(values: np.ndarray[Any, Any] | np.generic, wanted: DType | None,
                 "clean it with numpy.nan_to_num or numpy.clip, or give a floating-point dtype"
             )
     if isinstance(values, np.generic) or (values.ndim == 0 and device is None):
-        value: Any = values.item() if source.name in _PLAIN else float(values)  # type: ignore[arg-type]
+        value: Any = values.item() if source.name in _PLAIN else float(values)
         return Array(movement.full(_exact(value, target), target, ()), _named(device))
     native = np.asarray(values, dtypes.to_numpy(target), order="C")
     name = resolve_device(device)
@@ -217,13 +227,15 @@ _PLAIN = frozenset(d.name for d in dtypes.ARRAY_DTYPES if not d.name.startswith(
 
 
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Array:
-    """Return an array that shares the memory of `x`, an object with `__dlpack__` (NumPy, PyTorch, ... arrays).
+    """Return an array that shares the memory of `x`, an object with `__dlpack__` (NumPy's, PyTorch's ...).
 
-    The caller must not change that memory while the array, or anything lazy made of it, is in use.  `copy=True`
-    copies instead; `copy=False` refuses where sharing is impossible.
+    The caller must not change that memory while the array, or anything lazy made of it, is in use.
+    `copy=True` copies instead; `copy=False` refuses where sharing is impossible.
     """
     if not hasattr(x, "__dlpack__"):
-        raise DTypeError(f"from_dlpack needs an object with __dlpack__, got {type(x).__name__}; use rt.asarray")
+        raise DTypeError(
+            f"from_dlpack needs an object with __dlpack__, got {type(x).__name__}; use rt.asarray"
+        )
     if isinstance(x, Array):
         return _from_array(x, None, device, copy)
     if copy:
@@ -236,7 +248,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     return Array(share(x, name), name)
 
 
-# -- by rule ----------------------------------------------------------------------------------------------------------
+# -- by rule -----------------------------------------------------------------------------------------------
 
 
 def full(
@@ -268,7 +280,7 @@ def ones(shape: int | Sequence[int], *, dtype: Any = None, device: str | None = 
 
 
 def empty(shape: int | Sequence[int], *, dtype: Any = None, device: str | None = None) -> Array:
-    """Return an array whose values are unspecified (zeros: a lazy array has no memory to leave uninitialised)."""
+    """Return an array of unspecified values (zeros: a lazy array has no memory to leave uninitialised)."""
     return zeros(shape, dtype=dtype, device=device)
 
 
@@ -310,7 +322,7 @@ def arange(
         start, stop = 0, start
     if step == 0:
         raise ShapeError("arange needs a step other than 0")
-    default = int64 if builtins.all([isinstance(v, int) for v in (start, stop, step)]) else float32
+    default = int64 if builtins.all(isinstance(v, int) for v in (start, stop, step)) else float32
     target = default if dtype is None else as_dtype(dtype)
     span = (stop - start) / step if default is float32 else -((start - stop) // step)
     if not math.isfinite(span):
@@ -329,7 +341,8 @@ def arange(
         if first:
             node = UOp(ops.ADD, int64, (node, movement.full(first, int64, (n,))))
         return Array(cast(node, target), name)
-    # As NumPy fills: the difference of the first two values, rounded, times the number, in float32 for narrower types.
+    # As NumPy fills: the difference of the first two values, rounded, times the number, in float32 for
+    # narrower types.
     first_value, second = round_float(float(start), target), round_float(float(start + step), target)
     work = target if target.bits >= 32 else float32
     difference = round_float(second - first_value, work)
@@ -351,7 +364,7 @@ def linspace(
     device: str | None = None,
     endpoint: bool = True,
 ) -> Array:
-    """Return `num` evenly spaced values of [start, stop], or of [start, stop) without the endpoint; float32 by default.
+    """Return `num` evenly spaced values from start to stop (`endpoint`: inclusive); float32 by default.
 
     Computed in float64 and then rounded, as NumPy does, so the values are NumPy's.
     """
@@ -392,7 +405,9 @@ def _diagonal(rows: int, columns: int, k: int) -> tuple[UOp, UOp]:
     return row, column
 
 
-def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: str | None = None) -> Array:
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: str | None = None
+) -> Array:
     """Return ones on diagonal k and zeros elsewhere, float32 by default."""
     rows, columns = normal_shape((n_rows, n_rows if n_cols is None else n_cols), "eye")
     mask = UOp(ops.CMPEQ, bool_, _diagonal(rows, columns, operator.index(k)))

@@ -1,8 +1,8 @@
 """Elementwise functions: those of the op table, and the rest composed from them.
 
-Compositions hold for every input, NaN, infinities and signed zeros included, and each states what it does with them
-where that is not obvious.  Integers and bool given to a floating-point function become float32 first; `logical_*` take
-any dtype by comparing with zero.
+Compositions hold for every input, NaN, infinities and signed zeros included, and each states what it does
+with them where that is not obvious.  Integers and bool given to a floating-point function become float32
+first; `logical_*` take any dtype by comparing with zero.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ minimum: Callable[[Operand, Operand], Array] = _FUNCTIONS["minimum"]
 atan2: Callable[[Operand, Operand], Array] = _FUNCTIONS["atan2"]
 
 
-def _unary(name: str, op: Op, accepted: frozenset[DType], identity_for: frozenset[DType] = frozenset()) -> Unary:
+def _unary(
+    name: str, op: Op, accepted: frozenset[DType], identity_for: frozenset[DType] = frozenset()
+) -> Unary:
     """Return a function of one array: `op` for the accepted dtypes, x itself for `identity_for`.
 
     With FLOATS alone accepted, integers and bool become float32.
@@ -108,11 +110,8 @@ tan = _unary("tan", ops.TAN, FLOATS)
 tanh = _unary("tanh", ops.TANH, FLOATS)
 trunc = _unary("trunc", ops.TRUNC, FLOATS, INTS)
 
-setattr(Array, "__neg__", negative)  # noqa: B010  (the type checkers know them from their declarations)
-setattr(Array, "__invert__", bitwise_invert)  # noqa: B010
 
-
-# -- helpers of compositions ------------------------------------------------------------------------------------------
+# -- helpers of compositions -------------------------------------------------------------------------------
 
 
 def _floating(name: str, *values: Operand) -> list[Array]:
@@ -129,7 +128,9 @@ def _fill(x: Array, value: bool | int | float, dtype: DType | None = None) -> Ar
 
 def _select(condition: Array, x: Array, y: Array) -> Array:
     """`where` for operands that agree already."""
-    return Array(UOp(ops.WHERE, x.node.dtype, (condition.node, x.node, y.node)), condition._device or x._device)
+    return Array(
+        UOp(ops.WHERE, x.node.dtype, (condition.node, x.node, y.node)), condition._device or x._device
+    )
 
 
 def _bits(x: Array, kind: str) -> Array:
@@ -146,7 +147,7 @@ def _sign_mask(dtype: DType) -> int:
     return 1 << (dtype.bits - 1)
 
 
-# -- functions --------------------------------------------------------------------------------------------------------
+# -- functions ---------------------------------------------------------------------------------------------
 
 
 def positive(x: Operand, /) -> Array:
@@ -157,13 +158,11 @@ def positive(x: Operand, /) -> Array:
     return Array(x.node, x._device)
 
 
-setattr(Array, "__pos__", positive)  # noqa: B010
-
-
 def abs(x: Operand, /) -> Array:
     """Return the magnitude: the sign bit cleared for floats (-0.0 and NaN too), so |-0.0| is 0.0.
 
-    Unsigned integers and bool are returned as they are; the smallest signed integer stays itself, as in NumPy.
+    Unsigned integers and bool are returned as they are; the smallest signed integer stays itself, as in
+    NumPy.
     """
     x = require_array("abs", x)
     dtype = x.dtype
@@ -299,7 +298,7 @@ def logical_not(x: Operand, /) -> Array:
 
 
 def clip(x: Operand, /, min: Operand | None = None, max: Operand | None = None) -> Array:
-    """Limit x to [min, max]; NaN stays NaN, and where min > max the result is max.  x's dtype promotes with them."""
+    """Limit x to [min, max], whose dtypes promote; NaN stays NaN, and min > max gives max."""
     x = require_array("clip", x)
     if min is not None:
         x = maximum(x, min)
@@ -321,9 +320,9 @@ def where(condition: Operand, x1: Operand, x2: Operand, /) -> Array:
 def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: str | None = None) -> Array:
     """Return x converted to `dtype`.
 
-    A float becomes an integer by truncation toward zero and wraps through int64; NaN and infinities have no integer
-    value, and what they give is the device's choice.  Anything but zero (NaN too) becomes true.  `copy=False` returns
-    x itself if its dtype is right already.
+    A float becomes an integer by truncation toward zero and wraps through int64; NaN and infinities have no
+    integer value, and what they give is the device's choice.  Anything but zero (NaN too) becomes true.
+    `copy=False` returns x itself if its dtype is right already.
     """
     x = require_array("astype", x)
     wanted = as_dtype(dtype)
@@ -332,3 +331,8 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: str | None = N
     elif wanted is x.node.dtype and not copy:
         return x
     return Array(cast(x.node, wanted), x._device)
+
+
+# The operators that are these functions; the type checkers know them from their declarations in `Array`.
+for _name, _function in (("__neg__", negative), ("__pos__", positive), ("__invert__", bitwise_invert)):
+    setattr(Array, _name, _function)

@@ -1,11 +1,12 @@
 """Indexing and assignment, by NumPy's rules.
 
-Ints, slices, None and Ellipsis become movement nodes.  Integer arrays become one GATHER: negative indices count from
-the end, and an index out of range, which a lazy array cannot raise for, reads 0 (indices given as lists or NumPy
-arrays are checked at once).  What depends on values, a boolean mask, is refused with advice.
+Ints, slices, None and Ellipsis become movement nodes.  Integer arrays become one GATHER: negative indices
+count from the end, and an index out of range, which a lazy array cannot raise for, reads 0 (indices given as
+lists or NumPy arrays are checked at once).  What depends on values, a boolean mask, is refused with advice.
 
-Assignment is functional: the array gets a new node that chooses, by a mask, between the old value and the new one, so
-that `a[1:] = a[:-1]` reads all of `a` as it was.  Arrays derived from `a` earlier keep their values.
+Assignment is functional: the array gets a new node that chooses, by a mask, between the old value and the
+new one, so that `a[1:] = a[:-1]` reads all of `a` as it was.  Arrays derived from `a` earlier keep their
+values.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from .array import Array, cast, common_device, require_array, takes
 from .creation import asarray, iota
 from .manipulation import normal_axis
 
-# An entry of a normalised key: ("new",), ("int", axis, i), ("slice", axis, begin, count, step), ("array", axis, Array).
+# An entry of a normalised key: ("new",), ("int", axis, i), ("slice", axis, begin, count, step), ("array",
+# axis, Array).
 _Entry = tuple[Any, ...]
 
 
@@ -67,7 +69,7 @@ def _entry(x: Array, item: Any, axis: int) -> _Entry:
             i = operator.index(item)
         except TypeError:
             raise IndexingError(
-                f"axis {axis}: {type(item).__name__} is no index; use ints, slices, None, ... or integer arrays"
+                f"axis {axis}: {type(item).__name__} is no index; use ints, slices, None, ... or int arrays"
             ) from None
         if not -n <= i < n:
             raise IndexingError(f"axis {axis}: index {i} is out of range for length {n}")
@@ -90,11 +92,13 @@ def _index_array(x: Array, item: Any, axis: int) -> Array:
         item = asarray(values, device=x._device or None)
     if item.dtype is bool_:
         raise IndexingError(
-            f"axis {axis}: the shape of x[mask] depends on the mask's values, which a lazy array does not know; use "
-            "rt.where(mask, x, other) to keep the shape, or numpy.asarray(x)[numpy.asarray(mask)]"
+            f"axis {axis}: the shape of x[mask] depends on the mask's values, unknown to a lazy array; "
+            "use rt.where(mask, x, other) to keep the shape, or numpy.asarray(x)[numpy.asarray(mask)]"
         )
     if not item.dtype.is_int:
-        raise IndexingError(f"axis {axis}: index arrays have an integer dtype, got {item.dtype}; use astype(rt.int64)")
+        raise IndexingError(
+            f"axis {axis}: index arrays have an integer dtype, got {item.dtype}; use astype(rt.int64)"
+        )
     return from_front(item, n)
 
 
@@ -182,9 +186,13 @@ def _value(x: Array, value: Any) -> Array:
     if isinstance(value, Array) or (takes(value) and type(value).__module__ == "numpy"):
         found = value if isinstance(value, Array) else asarray(value, device=x._device or None)
         if x.dtype.kind != "float" and found.dtype.kind == "float" and x.dtype is not bool_:
-            raise DTypeError(f"a {found.dtype} array does not go into one of {x.dtype}; cast it with astype first")
+            raise DTypeError(
+                f"a {found.dtype} array does not go into one of {x.dtype}; cast it with astype first"
+            )
         return Array(cast(found.node, x.dtype), found._device)
-    return asarray(value, dtype=x.dtype, device=x._device or None if isinstance(value, (list, tuple)) else None)
+    return asarray(
+        value, dtype=x.dtype, device=x._device or None if isinstance(value, (list, tuple)) else None
+    )
 
 
 def setitem(x: Array, key: Any, value: Any) -> None:
@@ -195,7 +203,7 @@ def setitem(x: Array, key: Any, value: Any) -> None:
             _set_masked(x, mask, value)
             return
     entries = _normalise(x, key)
-    if builtins.any([e[0] == "array" for e in entries]):
+    if builtins.any(e[0] == "array" for e in entries):
         raise IndexingError(
             "assignment through integer arrays is not supported; build a mask, for example "
             "x = rt.where(rt.any(rt.arange(n)[:, None] == indices, axis=1), value, x), or assign slices"
@@ -207,7 +215,9 @@ def setitem(x: Array, key: Any, value: Any) -> None:
     try:
         node = movement.broadcast_to(node, tuple(region))
     except ShapeError:
-        raise ShapeError(f"a value of shape {new.shape} does not broadcast to the region's shape {tuple(region)}") from None
+        raise ShapeError(
+            f"a value of shape {new.shape} does not broadcast to the region's shape {tuple(region)}"
+        ) from None
     device = common_device("assignment", x._device, new._device)
     placed = _place(node, entries, x.shape)
     mask_node = _place(movement.full(True, bool_, tuple(region)), entries, x.shape)
@@ -243,14 +253,16 @@ def _place(node: UOp, entries: list[_Entry], shape: tuple[int, ...]) -> UOp:
 
 def _set_masked(x: Array, mask: Array, value: Any) -> None:
     if mask.shape != x.shape:
-        raise IndexingError(f"a mask for assignment has the array's shape {x.shape}, got {mask.shape}; broadcast it")
+        raise IndexingError(
+            f"a mask for assignment has the array's shape {x.shape}, got {mask.shape}; broadcast it"
+        )
     new = _value(x, value)
     try:
         node = movement.broadcast_to(new.node, x.shape)
     except ShapeError:
         raise ShapeError(
-            f"x[mask] = value takes a scalar or an array that broadcasts to x's shape {x.shape}, whose elements go to "
-            f"their own places (as rt.where does); got shape {new.shape}"
+            f"x[mask] = value takes a scalar, or an array that broadcasts to shape {x.shape}, whose elements "
+            f"go to their own places (as rt.where does); got shape {new.shape}"
         ) from None
     device = common_device("assignment", common_device("assignment", x._device, mask._device), new._device)
     x.node, x._device = UOp(ops.WHERE, x.dtype, (mask.node, node, x.node)), device
@@ -280,22 +292,27 @@ def asarray_indices(indices: Any) -> Any:
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
-    """Return, for each place of `indices`, x's element there but with the index along `axis` taken from `indices`.
+    """Return x's elements at the places of `indices`, except that these give the index along `axis`.
 
-    The other axes of `indices` broadcast against x's.  Indices below 0 count from the end; one out of range reads 0.
+    The other axes of `indices` broadcast against x's.  Indices below 0 count from the end; one out of range
+    reads 0.
     """
     x, chosen = require_array("take_along_axis", x), require_array("take_along_axis", indices)
     number = normal_axis("take_along_axis", axis, x.ndim)
     if chosen.ndim != x.ndim:
         raise ShapeError(f"take_along_axis needs indices of {x.ndim} axes, got shape {chosen.shape}")
     if not chosen.dtype.is_int:
-        raise IndexingError(f"take_along_axis needs integer indices, got {chosen.dtype}; use astype(rt.int64)")
+        raise IndexingError(
+            f"take_along_axis needs integer indices, got {chosen.dtype}; use astype(rt.int64)"
+        )
     rest = movement.broadcast_shapes(
         tuple([1 if i == number else n for i, n in enumerate(x.shape)]),
         tuple([1 if i == number else n for i, n in enumerate(chosen.shape)]),
     )
     shape = tuple([chosen.shape[number] if i == number else n for i, n in enumerate(rest)])
-    source = movement.broadcast_to(x.node, tuple([x.shape[number] if i == number else n for i, n in enumerate(rest)]))
+    source = movement.broadcast_to(
+        x.node, tuple([x.shape[number] if i == number else n for i, n in enumerate(rest)])
+    )
     sources = [source]
     for i, n in enumerate(shape):
         if i == number:

@@ -33,7 +33,7 @@ class finfo:
         if dtype.kind != "float":
             raise DTypeError(f"finfo needs a floating-point dtype, got {dtype}; use rt.iinfo")
         bias = (1 << (dtype.exponent - 1)) - 1
-        fraction = 2.0 ** -dtype.mantissa
+        fraction = 2.0**-dtype.mantissa
         self.dtype: DType = dtype
         self.bits: int = dtype.bits
         self.eps: float = fraction
@@ -44,7 +44,7 @@ class finfo:
         self.smallest_subnormal: float = math.ldexp(1.0, 1 - bias - dtype.mantissa)
 
     def __repr__(self) -> str:
-        return f"finfo({self.dtype}: eps={self.eps!r}, max={self.max!r}, smallest_normal={self.smallest_normal!r})"
+        return f"finfo({self.dtype}: eps={self.eps!r}, max={self.max!r}, min={self.min!r})"
 
 
 class iinfo:
@@ -68,11 +68,12 @@ class iinfo:
 def isdtype(dtype: Any, kind: Any) -> bool:
     """Return whether `dtype` is, or is of the kind, `kind`: a dtype, a kind's name, or a tuple of them.
 
-    Kinds: "bool", "signed integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric".
+    Kinds: "bool", "signed integer", "unsigned integer", "integral", "real floating",
+    "complex floating", "numeric".
     """
     found = as_dtype(dtype)
     if isinstance(kind, tuple):
-        return any([isdtype(found, k) for k in kind])
+        return any(isdtype(found, k) for k in kind)
     if isinstance(kind, str) and kind in _KINDS:
         return found.kind in _KINDS[kind]
     if isinstance(kind, str):
@@ -115,7 +116,7 @@ class _Info:
     __slots__ = ()
 
     def capabilities(self) -> dict[str, Any]:
-        """Return what is optional in the standard: neither boolean indexing nor shapes that depend on data."""
+        """Return what the standard leaves open: neither boolean indexing nor data-dependent shapes."""
         return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": None}
 
     def default_device(self) -> str:

@@ -1,7 +1,7 @@
 """Products of matrices and vectors: broadcast, multiply, reduce.
 
-float16, bfloat16 and float8 are multiplied and accumulated in float32, and integers narrower than 32 bits in int32,
-which gives the same bits as wrapping at every step; the result has the operands' promoted dtype.
+float16, bfloat16 and float8 are multiplied and accumulated in float32, and integers narrower than 32 bits in
+int32, which gives the same bits as wrapping at every step; the result has the operands' promoted dtype.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def contract(a: UOp, b: UOp, axes: tuple[int, ...], dtype: DType) -> UOp:
 def matmul(x1: Operand, x2: Operand, /) -> Array:
     """Return the matrix product of (..., n, k) and (..., k, m), stacks broadcasting.
 
-    A vector counts as a row at the left and as a column at the right, and its axis of length 1 is dropped again.
+    A vector counts as a row at the left and as a column at the right, and its axis of length 1 is dropped
+    again.
     """
     a, b, dtype, device = _pair("matmul", x1, x2)
     left, right = a.shape, b.shape
@@ -93,10 +94,14 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
         over_a = [normal_axis("tensordot", i, rank_a) for i in axes[0]]
         over_b = [normal_axis("tensordot", i, rank_b) for i in axes[1]]
     lengths = [a.shape[i] for i in over_a]
-    if lengths != [b.shape[i] for i in over_b] or len(set(over_a)) != len(over_a) or len(set(over_b)) != len(over_b):
+    if (
+        lengths != [b.shape[i] for i in over_b]
+        or len(set(over_a)) != len(over_a)
+        or len(set(over_b)) != len(over_b)
+    ):
         raise ShapeError(
-            f"tensordot of shapes {a.shape} and {b.shape}: axes {tuple(over_a)} and {tuple(over_b)} must be distinct "
-            "and of equal lengths"
+            f"tensordot of shapes {a.shape} and {b.shape}: axes {tuple(over_a)} and {tuple(over_b)} must be "
+            "distinct and of equal lengths"
         )
     kept_a = [i for i in range(rank_a) if i not in over_a]
     kept_b = [i for i in range(rank_b) if i not in over_b]

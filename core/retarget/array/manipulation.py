@@ -20,7 +20,8 @@ from .array import Array, Axis, Scalar, common_device, require_array
 from .array import cast as cast_node
 from .creation import normal_shape
 
-#: From how many arrays on `concat` stores intermediate results, so that an element is not chosen from all of them.
+#: From how many arrays on `concat` stores intermediate results, so that an element is not chosen from all
+#: of them.
 JOIN_WIDTH = 32
 
 
@@ -72,12 +73,11 @@ def reshape(x: Array, /, shape: int | Sequence[int], *, copy: bool | None = None
     Arrays are values, so a reshape is neither seen as a copy nor as a view: any `copy` is honoured.
     """
     x = require_array("reshape", x)
-    dims = [shape] if isinstance(shape, int) else list(shape)
     try:
-        dims = [operator.index(n) for n in dims]
+        dims = [operator.index(n) for n in ([shape] if not isinstance(shape, Sequence) else shape)]
     except TypeError:
         raise ShapeError(f"reshape needs a tuple of ints, got {shape!r}") from None
-    if dims.count(-1) > 1 or builtins.any([n < -1 for n in dims]):
+    if dims.count(-1) > 1 or builtins.any(n < -1 for n in dims):
         raise ShapeError(f"reshape to {tuple(dims)}: lengths are not negative, but for one that may be -1")
     if -1 in dims:
         rest = math.prod([n for n in dims if n != -1])
@@ -115,7 +115,9 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
     old = [normal_axis("moveaxis", a, x.ndim) for a in sources]
     new = [normal_axis("moveaxis", a, x.ndim) for a in places]
     if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
-        raise ShapeError(f"moveaxis needs as many distinct destinations as sources, got {source} and {destination}")
+        raise ShapeError(
+            f"moveaxis needs as many distinct destinations as sources, got {source} and {destination}"
+        )
     order = [a for a in range(x.ndim) if a not in old]
     for place, axis in sorted(zip(new, old, strict=True)):
         order.insert(place, axis)
@@ -136,7 +138,9 @@ def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
     axes = normal_axes("squeeze", axis, x.ndim)
     for a in axes:
         if x.shape[a] != 1:
-            raise ShapeError(f"squeeze: axis {a} of shape {x.shape} has length {x.shape[a]}, only 1 can be dropped")
+            raise ShapeError(
+                f"squeeze: axis {a} of shape {x.shape} has length {x.shape[a]}, only 1 can be dropped"
+            )
     return Array(movement.drop_axes(x.node, axes), x._device)
 
 
@@ -147,7 +151,7 @@ def flip(x: Array, /, *, axis: Axis = None) -> Array:
 
 
 def roll(x: Array, /, shift: int | Sequence[int], *, axis: Axis = None) -> Array:
-    """Return x with elements shifted along `axis`, those beyond the end coming in at the front; all axes: flattened."""
+    """Return x with its elements rotated along `axis`; None rotates the flattened array."""
     x = require_array("roll", x)
     if axis is None:
         return reshape(roll(reshape(x, -1), shift, axis=0), x.shape)
@@ -174,8 +178,8 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: Axis = None) -> Array
 def join(nodes: list[UOp], axis: int) -> UOp:
     """Return nodes of one dtype put together along `axis`, as a balanced tree of padded pairs.
 
-    With many nodes every group of `JOIN_WIDTH` is stored first: an element of the result is then chosen from few
-    candidates at each of a few levels, not from all nodes.
+    With many nodes every group of `JOIN_WIDTH` is stored first: an element of the result is then chosen from
+    few candidates at each of a few levels, not from all nodes.
     """
     nodes = [n for n in nodes if n.shape[axis]] or nodes[:1]
     while len(nodes) > JOIN_WIDTH:
@@ -211,7 +215,7 @@ def _together(name: str, arrays: Sequence[Array], dtype: DType | None = None) ->
 
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
-    """Return the arrays put together along an existing axis; None flattens them first.  Their dtypes promote."""
+    """Return the arrays put together along `axis`, or flattened for None.  Their dtypes promote."""
     nodes, device = _together("concat", arrays)
     if axis is None:
         nodes = [movement.reshape(n, (math.prod(n.shape),)) for n in nodes]
@@ -223,7 +227,9 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
             *shape[:number],
             *shape[number + 1 :],
         ]:
-            raise ShapeError(f"concat along axis {number}: shapes {shape} and {n.shape} differ in another axis")
+            raise ShapeError(
+                f"concat along axis {number}: shapes {shape} and {n.shape} differ in another axis"
+            )
     return Array(join(nodes, number), device)
 
 
@@ -243,7 +249,9 @@ def unstack(x: Array, /, *, axis: int = 0) -> tuple[Array, ...]:
     x = require_array("unstack", x)
     number = normal_axis("unstack", axis, x.ndim)
     windows = [movement.axis_window(x.shape, number, i, i + 1) for i in range(x.shape[number])]
-    return tuple([Array(movement.drop_axes(movement.shrink(x.node, w), (number,)), x._device) for w in windows])
+    return tuple(
+        [Array(movement.drop_axes(movement.shrink(x.node, w), (number,)), x._device) for w in windows]
+    )
 
 
 def tile(x: Array, repetitions: Sequence[int], /) -> Array:
@@ -269,8 +277,8 @@ def repeat_axis(node: UOp, axis: int, times: int) -> UOp:
 def repeat(x: Array, repeats: int | Sequence[int], /, *, axis: int | None = None) -> Array:
     """Return x with each element along `axis` repeated; None flattens x first.
 
-    `repeats` is an int or one int for each element, known now: a lazy array would make the result's shape depend on
-    data.
+    `repeats` is an int or one int for each element, known now: a lazy array would make the result's shape
+    depend on data.
     """
     x = require_array("repeat", x)
     if axis is None:
@@ -313,7 +321,7 @@ def pad(
         raise ShapeError(f"pad knows the mode 'constant' alone, got {mode!r}")
     if not isinstance(pad_width, Sequence):
         pairs: list[Any] = [(pad_width, pad_width)] * x.ndim
-    elif not builtins.any([isinstance(p, Sequence) for p in pad_width]):
+    elif not builtins.any(isinstance(p, Sequence) for p in pad_width):
         both = tuple(cast("Sequence[int]", pad_width))
         pairs = [both * 2 if len(both) == 1 else both] * x.ndim
     else:
@@ -322,7 +330,7 @@ def pad(
     if len(pairs) != x.ndim:
         raise ShapeError(f"pad needs (before, after) for each of {x.ndim} axes, got {len(pairs)} pairs")
     widths = [normal_shape(p, "pad") for p in pairs]
-    if builtins.any([len(w) != 2 for w in widths]):
+    if builtins.any(len(w) != 2 for w in widths):
         raise ShapeError(f"pad needs pairs (before, after), got {pad_width}")
     pads = tuple([(w[0], w[1]) for w in widths])
     return Array(pad_with(x.node, pads, constant_values), x._device)

@@ -1,9 +1,10 @@
 """Smart constructors of movement nodes: each returns the simplest node that means the same.
 
-Adjacent nodes of one kind merge, those that change nothing vanish, and moving a constant gives a constant.  The one
-form of a constant of a shape is a CONST for shape (), else EXPAND(RESHAPE(CONST)), made by `full`; where every axis has
-length 1 the EXPAND is left out.  The one form of broadcasting, made by `broadcast_to`, is a RESHAPE that adds leading
-axes of length 1 and an EXPAND.  Arguments are trusted here: the functions of the namespace check what users give.
+Adjacent nodes of one kind merge, those that change nothing vanish, and moving a constant gives a constant.
+The one form of a constant of a shape is a CONST for shape (), else EXPAND(RESHAPE(CONST)), made by `full`;
+where every axis has length 1 the EXPAND is left out.  The one form of broadcasting, made by `broadcast_to`,
+is a RESHAPE that adds leading axes of length 1 and an EXPAND.  Arguments are trusted here: the functions of
+the namespace check what users give.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _full_cache: dict[tuple[object, DType, Shape], UOp] = {}
 
 def full(value: bool | int | float, dtype: DType, shape: Shape) -> UOp:
     """Return the constant `value` (wrapped or rounded to `dtype`) of `shape`."""
-    # The dtype decides what equal keys such as 1 and 1.0 become; only zeros need telling apart, by their sign.
+    # The dtype decides what equal keys such as 1 and 1.0 become; only zeros need telling apart, by their
+    # sign.
     key = (value or str(value), dtype, shape)
     found = _full_cache.get(key)
     if found is None:
@@ -97,7 +99,7 @@ def expand(node: UOp, shape: Shape) -> UOp:
 
 def pad(node: UOp, pads: Pads) -> UOp:
     """Put zeros around."""
-    if not any([before or after for before, after in pads]):
+    if not any(before or after for before, after in pads):
         return node
     scalar = constant_of(node)
     if scalar is not None and scalar.arg == 0 and math.copysign(1, scalar.arg) > 0:
@@ -110,7 +112,7 @@ def pad(node: UOp, pads: Pads) -> UOp:
 
 def shrink(node: UOp, window: Pads) -> UOp:
     """Take the window `((begin, end), ...)`."""
-    if all([b == 0 and e == n for n, (b, e) in zip(node.shape, window, strict=True)]):
+    if all(b == 0 and e == n for n, (b, e) in zip(node.shape, window, strict=True)):
         return node
     scalar = constant_of(node)
     if scalar is not None:
@@ -146,8 +148,10 @@ def broadcast_to(node: UOp, shape: Shape) -> UOp:
     if old == shape:
         return node
     missing = len(shape) - len(old)
-    if missing < 0 or any([n != m and n != 1 for n, m in zip(old, shape[missing:], strict=True)]):
-        raise ShapeError(f"an array of shape {old} does not broadcast to {shape}; axes must be equal or of length 1")
+    if missing < 0 or any(n != m and n != 1 for n, m in zip(old, shape[missing:], strict=True)):
+        raise ShapeError(
+            f"an array of shape {old} does not broadcast to {shape}; axes must be equal or of length 1"
+        )
     if missing:
         node = reshape(node, (1,) * missing + old)
     return expand(node, shape)
@@ -170,15 +174,15 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
                 if out[axis] != 1:
                     shown = " and ".join(str(s) for s in shapes)
                     raise ShapeError(
-                        f"shapes {shown} do not broadcast: axis {axis - rank} has lengths {out[axis]} and {n}; "
-                        "lengths must be equal or 1 (reshape or expand_dims one of the arrays)"
+                        f"shapes {shown} do not broadcast: axis {axis - rank} has lengths {out[axis]} and "
+                        f"{n}; lengths must be equal or 1 (reshape or expand_dims one of the arrays)"
                     )
                 out[axis] = n
     return tuple(out)
 
 
 def insert_axes(node: UOp, axes: Sequence[int]) -> UOp:
-    """Insert axes of length 1 so that they have the numbers `axes` (not negative, ascending) in the result."""
+    """Insert axes of length 1 whose numbers in the result are `axes` (not negative, ascending)."""
     shape = list(node.shape)
     for axis in axes:
         shape.insert(axis, 1)
@@ -205,8 +209,8 @@ def stride(node: UOp, axis: int, begin: int, count: int, step: int) -> UOp:
     shape = node.shape
     if step == 1 or count <= 1:
         return shrink(node, axis_window(shape, axis, begin, begin + count))
-    # As (count, step) blocks of which one column is kept.  A window that fits needs no padding; at the end of the axis
-    # the blocks start earlier, and only a step longer than what is left over has to be padded.
+    # As (count, step) blocks of which one column is kept.  A window that fits needs no padding; at the end
+    # of the axis the blocks start earlier, and only a step longer than what is left over has to be padded.
     size = shape[axis]
     column = min(begin, max(0, begin + count * step - size))
     first = begin - column

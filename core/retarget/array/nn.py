@@ -1,6 +1,7 @@
-"""Functions of neural networks, composed from the namespace: each becomes one kernel, or fuses into its neighbours.
+"""Functions of neural networks, composed from the namespace, so that they fuse like anything else.
 
-What is narrower than float32 is computed in float32 and rounded once at the end; integers and bool become float32.
+What is narrower than float32 is computed in float32 and rounded once at the end; integers and bool become
+float32.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ def sigmoid(x: Array, /) -> Array:
 def gelu(x: Array, /, *, approximate: str = "none") -> Array:
     """Return x times the normal distribution's cumulative function of x.
 
-    `approximate="tanh"` uses 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))) (Hendrycks and Gimpel 2016, section 2).
+    `approximate="tanh"` uses 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3))) (Hendrycks and Gimpel
+    2016, section 2).
     """
     x, dtype = _wide("gelu", x)
     if approximate == "none":
@@ -57,7 +59,7 @@ def gelu(x: Array, /, *, approximate: str = "none") -> Array:
 
 
 def softmax(x: Array, /, *, axis: Axis = -1) -> Array:
-    """Return exp(x) over its sum along `axis`, with the largest x subtracted first, so that nothing overflows."""
+    """Return exp(x) over its sum along `axis`, the largest x subtracted first, so that nothing overflows."""
     x, dtype = _wide("softmax", x)
     normal_axes("softmax", axis, x.ndim)
     if not x.size:
@@ -69,7 +71,7 @@ def softmax(x: Array, /, *, axis: Axis = -1) -> Array:
 def layer_norm(
     x: Array, weight: Array | None = None, bias: Array | None = None, /, *, eps: float = 1e-5, axis: Axis = -1
 ) -> Array:
-    """Return (x - mean) / sqrt(variance + eps) along `axis`, times `weight` plus `bias`, which broadcast to x."""
+    """Return (x - mean) / sqrt(variance + eps) along `axis`, times weight plus bias, which broadcast."""
     x, dtype = _wide("layer_norm", x)
     centered = x - mean(x, axis=axis, keepdims=True)
     variance = mean(centered * centered, axis=axis, keepdims=True)
@@ -79,14 +81,16 @@ def layer_norm(
     if bias is not None:
         y = y + require_array("layer_norm", bias)
     if y.shape != x.shape:
-        raise ShapeError(f"layer_norm: weight and bias must broadcast to x's shape {x.shape}, got a result of {y.shape}")
+        raise ShapeError(
+            f"layer_norm: weight and bias must broadcast to x's shape {x.shape}, got a result of {y.shape}"
+        )
     return _round(y, dtype)
 
 
 def _each(name: str, value: int | Sequence[int], count: int, least: int) -> tuple[int, ...]:
     """Return one int, not below `least`, for each of `count` axes."""
     found = (value,) * count if isinstance(value, int) else tuple(value)
-    if len(found) != count or any([not isinstance(v, int) or v < least for v in found]):
+    if len(found) != count or any(not isinstance(v, int) or v < least for v in found):
         raise ShapeError(f"{name} must be an int, or {count} of them, not below {least}; got {value!r}")
     return found
 
@@ -100,9 +104,10 @@ def sliding_window(
     strides: int | Sequence[int] = 1,
     dilation: int | Sequence[int] = 1,
 ) -> Array:
-    """Return all windows of x along `axes`: their numbers replace the axes, their elements become new last axes.
+    """Return all windows of x along `axes`: their numbers replace the axes, their elements become last axes.
 
-    Element [..., y, ..., r] is x[..., y * stride + r * dilation, ...].  Nothing is copied: it is all movement.
+    Element [..., y, ..., r] is x[..., y * stride + r * dilation, ...].  Nothing is copied: it is all
+    movement.
 
     Parameters
     ----------
@@ -122,11 +127,13 @@ def sliding_window(
         shape = node.shape
         n = shape[number]
         if d * (k - 1) + 1 > n:
-            raise ShapeError(f"sliding_window: {k} elements at distance {d} do not fit axis {number} of length {n}")
+            raise ShapeError(
+                f"sliding_window: {k} elements at distance {d} do not fit axis {number} of length {n}"
+            )
         out = (n - d * (k - 1) - 1) // s + 1
         lead, rest = shape[:number], shape[number + 1 :]
-        # Repeat the axis, and cut it into rows of a multiple of n plus d: row r then starts d * r further, so the
-        # flat index r * (n * f + d) + y * s is r * d + y * s modulo n, which is below n.
+        # Repeat the axis, and cut it into rows of a multiple of n plus d: row r then starts d * r further,
+        # so the flat index r * (n * f + d) + y * s is r * d + y * s modulo n, which is below n.
         factor = 1 + (out * s > n + d)
         row = n * factor + d
         times = -(-k * row // n)
@@ -179,12 +186,14 @@ def conv2d(
     """
     x, w = require_array("conv2d", x), require_array("conv2d", w)
     if x.ndim != 4 or w.ndim != 4:
-        raise ShapeError(f"conv2d needs shapes (n, c, h, w) and (o, c / groups, kh, kw), got {x.shape} and {w.shape}")
+        raise ShapeError(
+            f"conv2d needs shapes (n, c, h, w) and (o, c / groups, kh, kw), got {x.shape} and {w.shape}"
+        )
     channels, outs = x.shape[1], w.shape[0]
     if groups < 1 or channels % groups or outs % groups or w.shape[1] * groups != channels:
         raise ShapeError(
-            f"conv2d in {groups} groups: x has {channels} channels and w the shape {w.shape}, which must be (o, c, kh, kw) "
-            f"with c * groups = {channels} and o a multiple of groups"
+            f"conv2d in {groups} groups: x has {channels} channels and w the shape {w.shape}, which must be "
+            f"(o, c, kh, kw) with c * groups = {channels} and o a multiple of groups"
         )
     dtype = promote(x.dtype, w.dtype)
     pairs = _padding(padding)
@@ -199,14 +208,20 @@ def conv2d(
     a = movement.reshape(windows, (batch, *group, 1, per_group, high, wide, kh, kw))
     b = movement.reshape(kernel, (1, *group, outs // groups, per_group, 1, 1, kh, kw))
     node = contract(a, b, (lead + 1, lead + 4, lead + 5), dtype)
-    return Array(movement.reshape(node, (batch, outs, high, wide)), common_device("conv2d", x._device, w._device))
+    return Array(
+        movement.reshape(node, (batch, outs, high, wide)), common_device("conv2d", x._device, w._device)
+    )
 
 
 def _padding(padding: int | Sequence[int] | Sequence[Sequence[int]]) -> movement.Pads:
     sides = (padding, padding) if isinstance(padding, int) else tuple(padding)
     if len(sides) != 2:
-        raise ShapeError(f"padding must be an int, or one int or (before, after) for height and width; got {padding!r}")
-    pairs = [normal_shape((s, s) if isinstance(s, int) else typed("Sequence[int]", s), "padding") for s in sides]
-    if any([len(p) != 2 for p in pairs]):
+        raise ShapeError(
+            f"padding must be an int, or one int or (before, after) for height and width; got {padding!r}"
+        )
+    pairs = [
+        normal_shape((s, s) if isinstance(s, int) else typed("Sequence[int]", s), "padding") for s in sides
+    ]
+    if any(len(p) != 2 for p in pairs):
         raise ShapeError(f"padding needs (before, after) for each axis, got {padding!r}")
     return tuple([(p[0], p[1]) for p in pairs])

@@ -1,9 +1,10 @@
 """Reductions, searches and cumulative functions.
 
-Accumulators: sums and products of bool and integers narrower than 64 bits are int64 or uint64; float16, bfloat16 and
-float8 accumulate in float32 and are rounded once at the end; float32 and float64 stay.  max and min give NaN if there
-is one, argmax and argmin the first place of it.  Where nothing is reduced over, a sum is 0, a product 1, any false, all
-true, a mean NaN, and max, min, argmax and argmin are errors unless the result is empty too.
+Accumulators: sums and products of bool and integers narrower than 64 bits are int64 or uint64; float16,
+bfloat16 and float8 accumulate in float32 and are rounded once at the end; float32 and float64 stay.  max and
+min give NaN if there is one, argmax and argmin the first place of it.  Where nothing is reduced over, a sum
+is 0, a product 1, any false, all true, a mean NaN, and max, min, argmax and argmin are errors unless the
+result is empty too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from .creation import iota
 from .elementwise import sqrt
 from .manipulation import normal_axes, normal_axis, pad_with
 
-#: Length of the blocks of a cumulative function: work per element, against 1 / length kernels' worth of block totals.
+#: Length of the blocks of a cumulative function: work per element, against 1 / length kernels' worth of
+#: block totals.
 SCAN_BLOCK = 64
 
 
@@ -33,7 +35,7 @@ def reduce(op: Op, node: UOp, axes: tuple[int, ...]) -> UOp:
     folded = tuple([a for a in axes if shape[a] != 1])
     if not folded:
         return node
-    if builtins.any([shape[a] == 0 for a in folded]):
+    if builtins.any(shape[a] == 0 for a in folded):
         value = ops.identity(op, node.dtype)
         return movement.full(value, node.dtype, tuple([1 if i in folded else n for i, n in enumerate(shape)]))
     return UOp(ops.REDUCE_AXIS, node.dtype, (node,), (op, folded))
@@ -84,8 +86,10 @@ def _extreme(name: str, op: Op, x: Array, axis: Axis, keepdims: bool) -> Array:
     x = require_array(name, x)
     axes = normal_axes(name, axis, x.ndim)
     empty = [a for a in axes if x.shape[a] == 0]
-    if empty and math.prod([n for i, n in enumerate(x.shape) if i not in axes]):
-        raise ShapeError(f"{name} over axis {empty[0]} of shape {x.shape}, which has no elements: there is no {name}")
+    if empty and 0 not in [n for i, n in enumerate(x.shape) if i not in axes]:
+        raise ShapeError(
+            f"{name} over axis {empty[0]} of shape {x.shape}, which has no elements: there is no {name}"
+        )
     return fold(x, op, x.node, axes, keepdims, x.dtype)
 
 
@@ -156,7 +160,8 @@ def _variance(name: str, x: Array, axis: Axis, correction: float, keepdims: bool
 def var(x: Array, /, *, axis: Axis = None, correction: int | float = 0.0, keepdims: bool = False) -> Array:
     """Return variances over `axis`, in two passes: mean((x - mean(x))**2) with n - correction for n.
 
-    In x's dtype, or float32 for integers and bool.  With no more elements than the correction, NaN or infinity.
+    In x's dtype, or float32 for integers and bool.  With no more elements than the correction, NaN or
+    infinity.
     """
     value, dtype = _variance("var", x, axis, correction, keepdims)
     return Array(cast(value.node, dtype), value._device)
@@ -187,8 +192,12 @@ def _search(name: str, op: Op, x: Array, axis: int | None, keepdims: bool) -> Ar
     if node.dtype.is_float:
         hit = UOp(ops.OR, bool_, (hit, UOp(ops.CMPNE, bool_, (node, node))))
     counter = int32 if n < 2**31 else int64
-    place = movement.reshape(cast(iota(n), counter), tuple([n if i == axis else 1 for i in range(len(shape))]))
-    index = UOp(ops.WHERE, counter, (hit, movement.expand(place, shape), movement.full(n - 1, counter, shape)))
+    place = movement.reshape(
+        cast(iota(n), counter), tuple([n if i == axis else 1 for i in range(len(shape))])
+    )
+    index = UOp(
+        ops.WHERE, counter, (hit, movement.expand(place, shape), movement.full(n - 1, counter, shape))
+    )
     found = cast(reduce(ops.MINIMUM, index, (axis,)), int64)
     if keepdims:
         final = (1,) * rank if len(shape) != rank or x.shape != shape else found.shape
@@ -198,23 +207,23 @@ def _search(name: str, op: Op, x: Array, axis: int | None, keepdims: bool) -> Ar
 
 
 def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Return the index (int64) of the first largest element along `axis`, or in all of x; the first NaN if there is one."""
+    """Return the first index (int64) of the largest element, or of NaN, along `axis` or in all of x."""
     return _search("argmax", ops.MAXIMUM, x, axis, keepdims)
 
 
 def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """Return the index (int64) of the first smallest element along `axis`, or in all of x; the first NaN if there is one."""
+    """Return the first index (int64) of the smallest element, or of NaN, along `axis` or in all of x."""
     return _search("argmin", ops.MINIMUM, x, axis, keepdims)
 
 
-# -- cumulative functions -----------------------------------------------------------------------------------------------
+# -- cumulative functions ----------------------------------------------------------------------------------
 
 
 def _scan(op: Op, node: UOp) -> UOp:
     """Return the folds of all prefixes of the last axis.
 
-    Blocks of `SCAN_BLOCK` are folded directly, each prefix by its own masked reduction; then the scan of the blocks'
-    totals, which is stored, is folded in.  Work per element is constant.
+    Blocks of `SCAN_BLOCK` are folded directly, each prefix by its own masked reduction; then the scan of the
+    blocks' totals, which is stored, is folded in.  Work per element is constant.
     """
     *lead, n = node.shape
     dtype = node.dtype
