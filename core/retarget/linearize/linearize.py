@@ -27,7 +27,7 @@ def linearize(scheduled: Scheduled, capabilities: Capabilities) -> Program:
     VerifyError
         If the result is ill-formed, which is a bug of ours.
     """
-    nodes = toposort(scheduled.stores)
+    nodes = toposort([*scheduled.stores, *[t.fill for t in scheduled.stages]])
     index = dtypes.int64 if needs_int64(nodes) else dtypes.int32
     translate = Translator(Legalizer(capabilities), index, scheduled.order)
     body = Placer(scheduled, translate).run()

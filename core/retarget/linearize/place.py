@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..errors import InternalError
+from ..errors import InternalError, ScheduleError
 from ..ir import dtypes, ops
 from ..ir.index import TRUE, flatten, range_size
 from ..ir.uop import UOp, const
 from ..optimize.apply import Scheduled
+from ..optimize.stages import Staged
 from .translate import Translator, vector_range
 
 _FAR = 1 << 30
@@ -37,6 +38,7 @@ class _Frame:
     body: list[_Item] = field(default_factory=list)
     placed: list[UOp] = field(default_factory=list)
     reductions: list[UOp] = field(default_factory=list)  # whose accumulators live in this body
+    stages: list[Staged] = field(default_factory=list)  # whose values hold while this loop runs one iteration
 
 
 #: A body holds uops and the frames of inner loops.
@@ -69,6 +71,9 @@ class Placer:
         self.settled: dict[UOp, int] = {}  # arrays of finished reductions -> level at which they stand
         self.innermost_reader: dict[UOp, int] = {}
         self.bound_by: dict[UOp, dict[UOp, UOp | None]] = {}
+        self.stage_of = {s.array: s for s in kernel.stages}
+        self.filled: set[UOp] = set()  # arrays of stages whose values hold now
+        self._stages: dict[tuple[UOp, bool], tuple[Staged, ...]] = {}
         self._reductions: dict[UOp, tuple[UOp, ...]] = {}
         self._behind: dict[UOp, frozenset[UOp]] = {}
 
@@ -76,6 +81,9 @@ class Placer:
         stores = self.kernel.stores
         for s in stores:  # see every reader first, so that each accumulator is placed far enough out
             self.needed(_values(s), self.path(s.ranges), {}, note=True)
+        for stage in self.kernel.stages:
+            if stage.array.op is ops.LOCAL:
+                self.root.body.append(stage.array)
         for s in stores:
             self.statement(self.path(s.ranges), _values(s), lambda s=s: self.store(s))
         while len(self.stack) > 1:
@@ -110,6 +118,9 @@ class Placer:
         for r in frame.reductions:
             self.finished.discard(r)
             self.settled.pop(self.accumulators[r].array, None)
+        for stage in frame.stages:
+            self.filled.discard(stage.array)
+            self.settled.pop(stage.array, None)
 
     def go_to(self, path: Sequence[UOp], avoid: frozenset[int] | set[int] = frozenset()) -> None:
         """Close and open loops until exactly `path` is open, keeping open what agrees and is not to be avoided."""
@@ -191,11 +202,30 @@ class Placer:
                 found = (u,)
             else:
                 merged: dict[UOp, None] = {}
-                for s in u.src:
+                stage = self.stage_of.get(u.src[0]) if u.op is ops.LOAD else None
+                for s in u.src if stage is None else (*u.src, stage.fill.src[2]):
                     for r in self.reductions(s):
                         merged[r] = None
                 found = tuple(merged)
             self._reductions[u] = found
+        return found
+
+    def stages(self, u: UOp, deep: bool = False) -> tuple[Staged, ...]:
+        """Return the stages that an expression reads, in a fixed order: directly, or (deep) inside reductions too."""
+        found = self._stages.get((u, deep))
+        if found is None:
+            merged: dict[Staged, None] = {}
+            if deep or not (u.op is ops.REDUCE and u.src[1].arg[2] != "vector"):
+                for s in u.src:
+                    for stage in self.stages(s, deep):
+                        merged[stage] = None
+            own = self.stage_of.get(u.src[0]) if u.op is ops.LOAD else None
+            if own is not None:
+                if deep:
+                    for stage in self.stages(own.fill.src[2], deep):
+                        merged[stage] = None
+                merged[own] = None
+            found = self._stages[u, deep] = tuple(merged)
         return found
 
     def behind(self, r: UOp) -> frozenset[UOp]:
@@ -267,10 +297,17 @@ class Placer:
         for outer, _ in homes.values():
             if outer == path[: len(outer)]:
                 keep = min(keep, len(outer))
+        tiles, kept, level = self.stages_of(values, path)
+        for t in tiles:
+            if t.array not in self.filled:
+                keep = min(keep, level[t])
         while len(self.stack) - 1 > keep:
             self.close()
         while True:
             depth = len(self.stack) - 1
+            for t in tiles:
+                if level[t] == depth and t.array not in self.filled:
+                    self.fill_tile(t, path[:depth])
             here = [r for r in need if r not in self.finished and homes[r][0] == path[:depth]]
             while here:
                 waiting = set(here)
@@ -284,7 +321,47 @@ class Placer:
             if depth == len(path):
                 break
             self.open(path[depth])
+        for t in kept:
+            if t.array not in self.filled:
+                self.fill_kept(t, path, level[t])
         finish()
+
+    def stages_of(
+        self, values: Sequence[UOp], path: list[UOp]
+    ) -> tuple[list[Staged], list[Staged], dict[Staged, int]]:
+        """Return (tiles to fill on the way into `path`, kept expressions read in it, the level of each).
+
+        A tile that only a reduction below reads is filled here if its loop is on the path: the reduction's accumulator
+        must not be declared before loops that the copy would have to close.
+        """
+        if not self.stage_of:
+            return [], [], {}
+        order = self.order
+        direct = {t for v in values for t in self.stages(v)}
+        positions = {order[x] for x in path}
+        every = list(dict.fromkeys(t for v in values for t in self.stages(v, True)))
+        tiles = [t for t in every if not t.kept and (t in direct or t.at < 0 or t.at in positions)]
+        level = {t: sum(order[x] <= t.at for x in path) for t in every}
+        return tiles, [t for t in every if t.kept and t in direct], level
+
+    def fill_tile(self, stage: Staged, path: list[UOp]) -> None:
+        """Copy a tile inside the loops of `path`."""
+        loops = [x for x in stage.loops if x.arg[2] != "vector"]
+        self.statement(path + loops, _values(stage.fill), lambda: self.store(stage.fill))
+        self.go_to(path)
+        self.mark_filled(stage, len(path))
+        self.settled[stage.array] = len(path)
+
+    def fill_kept(self, stage: Staged, path: list[UOp], level: int) -> None:
+        """Store a kept expression, in the loops of its first reader."""
+        if self.path(stage.fill.ranges) != path:
+            raise ScheduleError(f"the first reader of {stage.array.arg[0]} does not run over the same loops")
+        self.store(stage.fill)
+        self.mark_filled(stage, level)
+
+    def mark_filled(self, stage: Staged, level: int) -> None:
+        self.filled.add(stage.array)
+        self.stack[level].stages.append(stage)
 
     def start(self, r: UOp) -> None:
         """Declare the accumulator of a reduction and set it to the identity."""

@@ -18,6 +18,7 @@ from ..ir.uop import UOp, const, sort_key, toposort
 from ..schedule.kernel import Kernel
 from ..schedule.lower import reduce, zero_outside
 from .schedule import Axis, Schedule
+from .stages import Staged, apply_stages
 
 #: Where axes go that `order` does not name: by kind, outermost first.
 _RANK = {"grid": 0, "thread": 1, "block": 2, "warp": 3, "chunk": 4, "loop": 4, "unroll": 5, "own": 5, "vector": 6}
@@ -37,6 +38,10 @@ class Scheduled:
         The kernel's stores over the new ranges.
     order
         Range -> position in the loop nest, outermost first.
+    axes
+        Axis name -> range.
+    stages
+        What is kept between loops.
     """
 
     kernel: Kernel
@@ -44,6 +49,7 @@ class Scheduled:
     stores: list[UOp]
     order: dict[UOp, int]
     axes: dict[str, UOp] = field(default_factory=dict)
+    stages: list[Staged] = field(default_factory=list)
 
 
 def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
@@ -83,6 +89,8 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
     order = _order(schedule, live)
     scheduled = Scheduled(kernel, schedule, stores, order, live)
     _check(scheduled)
+    if schedule.stages:
+        scheduled.stores, scheduled.stages = apply_stages(schedule.stages, stores, live, order)
     return scheduled
 
 

@@ -6,6 +6,13 @@ Each range is replaced by a mixed-radix list of axes, outermost first: `name[/si
 size, which is then what the others leave.  A kind is a letter of `AXIS_KINDS`, "l" when absent.  Sizes whose product
 exceeds the range's are legal: the surplus is masked.  `order` lists axes from the outermost loop inward; axes that it
 leaves out keep the order of their kinds behind those that it names.
+
+    stage=in1@r1o[r2,r1u,r1v]       the tile of in1 that the loops inside r1o touch, copied once per iteration of r1o
+    stage=EXP@r0:out                exp's values inside r0, kept (here in the output row) by the first pass over them
+
+A stage names a buffer, or the last operation of a kind; then the loop that it is filled in ("top": outside of all);
+then, for a buffer, the order of the tile's dimensions; and the space it is kept in: local (the default), register or
+out.
 """
 
 from __future__ import annotations
@@ -39,6 +46,36 @@ class Axis:
         return f"{self.name}{size}" + ("" if self.kind == "loop" else f":{_LETTERS[self.kind]}")
 
 
+SPACES = ("local", "register", "out")
+_STAGE = re.compile(r"\s*(\w+)@(\w+)(?:\[([\w\s,]+)\])?(?::(\w+))?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """An expression that is computed once per iteration of a loop and read back from there.
+
+    Attributes
+    ----------
+    what
+        A parameter's name ("in0"), or an op's ("EXP", the last one in the kernel).
+    at
+        Axis inside whose loop it is filled, or "top".
+    layout
+        For a parameter: axis names in the order in which the tile's dimensions are laid out; empty: the buffer's.
+    space
+        One of `SPACES`.
+    """
+
+    what: str
+    at: str
+    layout: tuple[str, ...] = ()
+    space: str = "local"
+
+    def __str__(self) -> str:
+        layout = f"[{','.join(self.layout)}]" if self.layout else ""
+        return f"stage={self.what}@{self.at}{layout}" + ("" if self.space == "local" else f":{self.space}")
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The loops of one kernel.
@@ -49,21 +86,27 @@ class Schedule:
         Range name -> its axes, outermost first.  A range that is not named stays one loop.
     order
         Axis names from the outermost loop inward.
+    stages
+        What is kept between loops.
     """
 
     splits: tuple[tuple[str, tuple[Axis, ...]], ...] = ()
     order: tuple[str, ...] = ()
+    stages: tuple[Stage, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"{name}={','.join(map(str, axes))}" for name, axes in self.splits]
         if self.order:
             parts.append("order=" + ",".join(self.order))
+        parts.extend(map(str, self.stages))
         return "; ".join(parts)
 
     @staticmethod
-    def of(splits: Iterable[tuple[str, Iterable[Axis]]], order: Iterable[str] = ()) -> Schedule:
+    def of(
+        splits: Iterable[tuple[str, Iterable[Axis]]], order: Iterable[str] = (), stages: Iterable[Stage] = ()
+    ) -> Schedule:
         """Return a schedule from plain lists."""
-        return Schedule(tuple((name, tuple(axes)) for name, axes in splits), tuple(order))
+        return Schedule(tuple((name, tuple(axes)) for name, axes in splits), tuple(order), tuple(stages))
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -76,6 +119,7 @@ def parse_schedule(text: str) -> Schedule:
     """
     splits: dict[str, tuple[Axis, ...]] = {}
     order: tuple[str, ...] | None = None
+    stages: list[Stage] = []
     position = 0
     for clause in text.split(";"):
         start = position
@@ -86,11 +130,20 @@ def parse_schedule(text: str) -> Schedule:
         key = name.strip()
         at = start + len(name) + 1
         if not equals or not re.fullmatch(r"[A-Za-z_]\w*", key):
-            raise ParseError("a schedule clause is `range=axis,axis...` or `order=axis,axis...`", text, start)
+            raise ParseError("a schedule clause is `range=axis,axis`, `order=axis,axis` or `stage=name@axis`", text, start)
         if key == "order":
             if order is not None:
                 raise ParseError("`order` is given twice", text, start)
             order = tuple(x.strip() for x in value.split(","))
+            continue
+        if key == "stage":
+            match = _STAGE.fullmatch(value)
+            if not match:
+                raise ParseError("a stage is `stage=name@axis[layout]:space`", text, at)
+            if match[4] is not None and match[4] not in SPACES:
+                raise ParseError(f"unknown space {match[4]!r}; spaces are {', '.join(SPACES)}", text, at)
+            layout = tuple(x.strip() for x in match[3].split(",")) if match[3] else ()
+            stages.append(Stage(match[1], match[2], layout, match[4] or "local"))
             continue
         if key in splits:
             raise ParseError(f"range {key} is split twice", text, start)
@@ -110,4 +163,4 @@ def parse_schedule(text: str) -> Schedule:
         if sum(a.size is None for a in axes) > 1:
             raise ParseError(f"only one axis of {key} may leave out its size", text, start)
         splits[key] = tuple(axes)
-    return Schedule(tuple(splits.items()), order or ())
+    return Schedule(tuple(splits.items()), order or (), tuple(stages))
