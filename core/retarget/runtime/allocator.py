@@ -34,7 +34,7 @@ _MAX_BYTES = 1 << 62
 _CACHE_FRACTION = 4
 """By default, blocks are kept up to a quarter of the machine's memory."""
 _SMALL_FRACTION, _SMALL_CLASSES = 8, 128
-"""Small blocks may take an eighth of what is kept, shared evenly by their classes (of which there are 120)."""
+"""Small blocks may take an eighth of what is kept, shared evenly by their classes (there are 120)."""
 
 
 class MemoryStatistics(NamedTuple):
@@ -172,7 +172,7 @@ class Allocator:
                     self._large_bytes -= size
                     self._sizes[address] = size
                     return address
-            found = self._obtain(size)
+            found, released = self._obtain(size), 0
             if found is None:
                 released = self._release()
                 found = self._obtain(size)
