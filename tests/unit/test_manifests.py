@@ -132,7 +132,7 @@ def test_an_extension_is_for_all_targets_unless_it_says_otherwise() -> None:
         ('ir = "1"', 'ir = "1"\nopt_in = 1', ["'opt_in'", "true or false"]),
         ('ir = "1"', 'ir = "1"\nbefore = [1]', ["'before'", "list of strings"]),
         ('ir = "1"', 'ir = "1"\nconformance = 1', ["'conformance'", "a table"]),
-        ('ir = "1"', 'ir = "1"\nconformance = { known = [] }', ["'conformance.known'", "known: known_failures"]),
+        ('ir = "1"', 'ir = "1"\nconformance.known = []', ["'conformance.known'", "known: known_failures"]),
         (
             'ir = "1"',
             'ir = "1"\nconformance = { known_failures = [{ test = "x" }] }',

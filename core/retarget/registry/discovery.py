@@ -133,6 +133,9 @@ def _distributions(path: Sequence[str] | None) -> Iterator[tuple[Distribution, l
     seen: set[str] = set()
     for distribution in context() if path is None else context(path=list(path)):
         try:
+            text = distribution.read_text("entry_points.txt") or ""
+            if not any(group in text for group in GROUPS):
+                continue  # nearly all of them; to parse the others as well would take most of the time
             entries = [entry for entry in distribution.entry_points if entry.group in GROUPS]
         except Exception:  # malformed metadata, of a package that may have nothing to do with us
             continue

@@ -10,16 +10,17 @@ from __future__ import annotations
 import re
 import threading
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendUnavailableError, PluginError, closest_match
 from .backend import Backend, DeviceInfo, Probe
-from .manifest import Kind, Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.metadata import Distribution
+    from pathlib import Path
+
+    from .manifest import Kind, Manifest
 
 
 class PluginWarning(UserWarning):

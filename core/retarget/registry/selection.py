@@ -26,12 +26,12 @@ from ..errors import (
     closest_match,
 )
 from .backend import Backend, DeviceInfo
-from .discovery import Settings, discover
 from .plugins import Plugin, PluginWarning, State
 from .versions import API_VERSION, IR_VERSION
 
 if TYPE_CHECKING:
     from ..codegen.hooks import HookPlugin, ResolvedHooks
+    from .discovery import Settings
 
 _context_device: ContextVar[str | None] = ContextVar("retarget_default_device", default=None)
 
@@ -101,6 +101,8 @@ class Registry:
         """What the environment said at first use."""
         with self._lock:
             if self._settings is None:
+                from .discovery import Settings
+
                 environment = os.environ if self._environment is None else self._environment
                 self._settings = Settings.from_environment(environment)
             return self._settings
@@ -110,6 +112,8 @@ class Registry:
         if self._plugins is None:
             with self._lock:
                 if self._plugins is None:
+                    from .discovery import discover
+
                     found = tuple(discover(self.settings, API_VERSION, IR_VERSION, self._path))
                     self._warn_unknown(found)
                     self._plugins = found
