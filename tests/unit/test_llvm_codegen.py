@@ -185,7 +185,8 @@ def _expected(dtype: DType, x: Any, y: Any, divisor: Any, shift: Any, flag: Any)
     else:
         table = {
             ops.ADD: x + y, ops.SUB: x - y, ops.MUL: x * y, ops.FDIV: x / y, ops.NEG: -x,
-            ops.SQRT: np.sqrt(x), ops.FLOOR: np.floor(x), ops.CEIL: np.ceil(x), ops.TRUNC: np.trunc(x), ops.RINT: np.rint(x),
+            ops.SQRT: np.sqrt(x), ops.FLOOR: np.floor(x), ops.CEIL: np.ceil(x), ops.TRUNC: np.trunc(x),
+            ops.RINT: np.rint(x),
         }  # fmt: skip
     table.update({op: compare(x, y) for op, compare in COMPARISONS.items()})
     table[ops.WHERE] = np.where(flag, x, y)

@@ -13,8 +13,8 @@ less text.
 
 Integer arithmetic on literals is done here: unrolled loops are replayed with literal indices, and only an
 array that is indexed by nothing but literals becomes registers.  Where the bounds of an index expression
-follow from those of loops and variables, the arithmetic is marked `nsw`, so that addresses can be strength-
-reduced.
+follow from those of loops and variables, the arithmetic is marked `nsw`, so that address computations can
+be simplified.
 """
 
 from __future__ import annotations
@@ -451,35 +451,41 @@ class LLVMRenderer(Renderer):
             return _zero(dtype)
         address = self._address(ctx, buffer, index, operands[0], operands[1], gated=gate is not None)
         scattered = index.dtype.lanes > 1
-        masked = False
         if gate is not None:
-            gates = value_type(uop.src[2].dtype)
-            by_lane = uop.src[2].dtype.lanes > 1
-            masked = by_lane and not scattered and self._has_masks(dtype)
-            if by_lane and not scattered and not masked:
+            gates = uop.src[2].dtype
+            if gates.lanes > 1 and not scattered:
+                if self._has_masks(dtype):
+                    return self._masked_load(ctx, dtype, address, align, gate)
                 offsets = ", ".join(f"i64 {lane}" for lane in range(dtype.lanes))
                 lanes = f"ptr {address}, <{dtype.lanes} x i64> <{offsets}>"
                 address = self.define(ctx, "address", f"getelementptr {memory_type(dtype.scalar)}, {lanes}")
                 scattered = True
-            if not masked:
-                ctx.state.zeros = max(ctx.state.zeros, dtype.itemsize * dtype.lanes)
-                pointers = f"<{dtype.lanes} x ptr>" if scattered else "ptr"
-                zeros = "splat (ptr @zeros)" if scattered else "@zeros"
-                choice = f"{gates} {gate}, {pointers} {address}, {pointers} {zeros}"
-                address = self.define(ctx, "address", f"select {choice}")
-        if masked:
-            name = f"@llvm.masked.load.{_mangled(dtype)}.p0"
-            _declare(ctx, f"declare {kind} {name}(ptr, i32, {gates}, {kind})")
-            call = f"call {kind} {name}(ptr {address}, i32 {align}, {gates} {gate}, {kind} zeroinitializer)"
-        elif scattered:
-            pointers, gates = f"<{dtype.lanes} x ptr>", f"<{dtype.lanes} x i1>"
-            name = f"@llvm.masked.gather.{_mangled(dtype)}.v{dtype.lanes}p0"
-            _declare(ctx, f"declare {kind} {name}({pointers}, i32, {gates}, {kind})")
-            all_lanes = f"{gates} splat (i1 true), {kind} poison"
-            call = f"call {kind} {name}({pointers} {address}, i32 {align}, {all_lanes})"
-        else:
-            call = f"load {kind}, ptr {address}, align {align}"
-        value = self.define(ctx, "load", call)
+            ctx.state.zeros = max(ctx.state.zeros, dtype.itemsize * dtype.lanes)
+            pointers = f"<{dtype.lanes} x ptr>" if scattered else "ptr"
+            zeros = "splat (ptr @zeros)" if scattered else "@zeros"
+            choice = f"{value_type(gates)} {gate}, {pointers} {address}, {pointers} {zeros}"
+            address = self.define(ctx, "address", f"select {choice}")
+        if scattered:
+            return self._gather(ctx, dtype, address, align)
+        return self._loaded(ctx, dtype, f"load {kind}, ptr {address}, align {align}")
+
+    def _masked_load(self, ctx: EmitContext, dtype: DType, address: str, align: int, gate: str) -> str:
+        kind, masks = memory_type(dtype), f"<{dtype.lanes} x i1>"
+        name = f"@llvm.masked.load.{_mangled(dtype)}.p0"
+        _declare(ctx, f"declare {kind} {name}(ptr, i32, {masks}, {kind})")
+        arguments = f"ptr {address}, i32 {align}, {masks} {gate}, {kind} zeroinitializer"
+        return self._loaded(ctx, dtype, f"call {kind} {name}({arguments})")
+
+    def _gather(self, ctx: EmitContext, dtype: DType, addresses: str, align: int) -> str:
+        kind, pointers, masks = memory_type(dtype), f"<{dtype.lanes} x ptr>", f"<{dtype.lanes} x i1>"
+        name = f"@llvm.masked.gather.{_mangled(dtype)}.v{dtype.lanes}p0"
+        _declare(ctx, f"declare {kind} {name}({pointers}, i32, {masks}, {kind})")
+        arguments = f"{pointers} {addresses}, i32 {align}, {masks} splat (i1 true), {kind} poison"
+        return self._loaded(ctx, dtype, f"call {kind} {name}({arguments})")
+
+    def _loaded(self, ctx: EmitContext, dtype: DType, instruction: str) -> str:
+        """Append a load; bytes that are bools become bits."""
+        value = self.define(ctx, "load", instruction)
         return self._truth(ctx, value, dtype) if dtype.kind == "bool" else value
 
     @hookimpl
