@@ -264,9 +264,7 @@ def test_many_processes(cache: DiskCache, tmp_path: Path) -> None:
     assert cache.info()["entries"] == 32
     assert cache.verify()["removed"] == 0
 
-    entries = [
-        path for path in files(cache) if not path.name.startswith(".")
-    ]  # not the remains of the killed
+    entries = [path for path in files(cache) if not path.name.startswith(".")]  # not remains
     for number, path in enumerate(entries):
         damage(path, HOWS[number % len(HOWS)])
     for process in [start(seed, 3) for seed in range(4)]:

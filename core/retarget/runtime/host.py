@@ -9,6 +9,7 @@ addresses.
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["HostExecutable", "HostRuntime"]
 
 _ffi = FFI()
-_KERNEL = _ffi.typeof("void(*)(uintptr_t, uintptr_t, int64_t, int64_t)")
+_KERNEL = _ffi.typeof("void(*)(void *, void *, int64_t, int64_t)")
 
 
 def _address(array: Any) -> int:
@@ -77,11 +78,9 @@ class HostExecutable:
         except (TypeError, ValueError, OverflowError, IndexError) as error:
             raise self._mismatch(buffers, variables, error) from error
         if self._chunks == 1:
-            self._function(arguments.buffers_address, arguments.variables_address, 0, 1)
+            self._function(arguments.buffers, arguments.variables, 0, 1)
         else:
-            thread_pool().run(
-                self._address, arguments.buffers_address, arguments.variables_address, self._chunks
-            )
+            _run_parallel(self._address, arguments, self._chunks)
         self._spare.append(arguments)
 
     def bind(self, buffers: Sequence[int], variables: Sequence[int] = ()) -> Callable[[], None]:
@@ -95,17 +94,13 @@ class HostExecutable:
             arguments.variables[0 : self._variable_count] = variables
         except (TypeError, ValueError, OverflowError, IndexError) as error:
             raise self._mismatch(buffers, variables, error) from error
-        chunks, function, kernel_address = self._chunks, self._function, self._address
-        buffers_address, variables_address = arguments.buffers_address, arguments.variables_address
-        keep = (self, arguments)
-
-        def launch(keep: object = keep) -> None:
-            function(buffers_address, variables_address, 0, 1)
-
-        def launch_parallel(keep: object = keep) -> None:
-            thread_pool().run(kernel_address, buffers_address, variables_address, chunks)
-
-        return launch if chunks == 1 else launch_parallel
+        launch: functools.partial[None]
+        if self._chunks == 1:  # no Python frame: a replay spends its time in the kernel
+            launch = functools.partial(self._function, arguments.buffers, arguments.variables, 0, 1)
+        else:
+            launch = functools.partial(_run_parallel, self._address, arguments, self._chunks)
+        launch.__dict__["executable"] = self  # keeps the code in memory
+        return launch
 
     def time(self, buffers: Sequence[int], variables: Sequence[int] = ()) -> float:
         """Launch once; return the seconds from the start of the call to its end."""
@@ -132,6 +127,10 @@ class _Arguments:
         self.variables: Any = _ffi.new("int64_t[]", variables)
         self.buffers_address = _address(self.buffers)
         self.variables_address = _address(self.variables)
+
+
+def _run_parallel(kernel: int, arguments: _Arguments, chunks: int) -> None:
+    thread_pool().run(kernel, arguments.buffers_address, arguments.variables_address, chunks)
 
 
 class HostRuntime:
