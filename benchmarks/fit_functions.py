@@ -1,7 +1,8 @@
-"""Fit the polynomials of the elementary functions and print `core/retarget/codegen/functions/coefficients.py`.
+"""Fit the polynomials of the elementary functions and print
+`core/retarget/codegen/functions/coefficients.py`.
 
-Each is the polynomial that minimises the largest weighted error on an interval, found by Remez exchange in 50 digits;
-the weight turns the polynomial's error into the function's relative error.  Needs mpmath.
+Each is the polynomial that minimises the largest weighted error on an interval, found by Remez exchange in 50
+digits; the weight turns the polynomial's error into the function's relative error.  Needs mpmath.
 
     python benchmarks/fit_functions.py > core/retarget/codegen/functions/coefficients.py
 """
@@ -37,7 +38,8 @@ def remez(g: Real, weight: Real, low: float, high: float, n: int) -> tuple[list[
         solution = lu_solve(system, right)
         coefficients = [solution[i] for i in range(n)]
         errors = [
-            w * (mp.polyval(coefficients[::-1], p) - v) for p, v, w in zip(points, values, weights, strict=True)
+            w * (mp.polyval(coefficients[::-1], p) - v)
+            for p, v, w in zip(points, values, weights, strict=True)
         ]
         largest = max(abs(e) for e in errors)
         if best is None or largest < best[1]:
@@ -70,7 +72,8 @@ def erfc_weight(a: Any) -> Any:
     return erfc(a) / erf(a)
 
 
-#: name: what is fitted in words, then function, weight, interval and number of coefficients; float32, then float64.
+#: name: what is fitted in words, then function, weight, interval and number of coefficients; float32, then
+#: float64.
 Fit = tuple[Real, Real, float, float, int]
 FITS: dict[str, tuple[str, Fit, Fit]] = {}
 
@@ -83,7 +86,8 @@ both("EXP", "(e**r - 1 - r) / r**2 in r", lambda r: (exp(r) - 1 - r) / r**2, lam
      -0.3475, 0.3475, 5, 10)  # fmt: skip
 both("EXP2", "(2**r - 1) / r in r", lambda r: (exp(r * LN2) - 1) / r, lambda r: abs(r) / exp(r * LN2),
      -0.5001, 0.5001, 6, 11)  # fmt: skip
-both("LOG", "(log((1+s)/(1-s)) - 2*s) / s**3 in s**2", of_root(lambda s: (log((1 + s) / (1 - s)) - 2 * s) / s**3),
+both("LOG", "(log((1+s)/(1-s)) - 2*s) / s**3 in s**2",
+     of_root(lambda s: (log((1 + s) / (1 - s)) - 2 * s) / s**3),
      lambda z: z / 2, 0, 0.02946, 3, 7)  # fmt: skip
 both("POW", "(log((1+s)/(1-s)) / (2*s) - 1 - s**2/3) / s**4 in s**2",
      of_root(lambda s: (log((1 + s) / (1 - s)) / (2 * s) - 1 - s * s / 3) / s**4), lambda z: z * z,
@@ -91,10 +95,46 @@ both("POW", "(log((1+s)/(1-s)) / (2*s) - 1 - s**2/3) / s**4 in s**2",
 both("SIN", "(sin(r) - r) / r**3 in r**2", of_root(lambda s: (sin(s) - s) / s**3), lambda z: z, 0, 0.62, 3, 6)
 both("COS", "(cos(r) - 1 + r**2/2) / r**4 in r**2", of_root(lambda s: (cos(s) - 1 + s * s / 2) / s**4),
      lambda z: z * z, 0, 0.62, 3, 6)  # fmt: skip
-both("ATAN", "(atan(t) - t) / t**3 in t**2", of_root(lambda s: (atan(s) - s) / s**3), lambda z: z, 0, 0.17163, 5, 11)
-both("ASIN", "(asin(t) - t) / t**3 in t**2", of_root(lambda s: (asin(s) - s) / s**3), lambda z: z, 0, 0.25001, 5, 13)
-both("TANH", "(tanh(x) - x) / x**3 in x**2", of_root(lambda s: (tanh(s) - s) / s**3), lambda z: z, 0, 0.390626, 5, 11)
-both("SINH", "(sinh(x) - x) / x**3 in x**2", of_root(lambda s: (sinh(s) - s) / s**3), lambda z: z, 0, 1.0001, 4, 7)
+both(
+    "ATAN",
+    "(atan(t) - t) / t**3 in t**2",
+    of_root(lambda s: (atan(s) - s) / s**3),
+    lambda z: z,
+    0,
+    0.17163,
+    5,
+    11,
+)
+both(
+    "ASIN",
+    "(asin(t) - t) / t**3 in t**2",
+    of_root(lambda s: (asin(s) - s) / s**3),
+    lambda z: z,
+    0,
+    0.25001,
+    5,
+    13,
+)
+both(
+    "TANH",
+    "(tanh(x) - x) / x**3 in x**2",
+    of_root(lambda s: (tanh(s) - s) / s**3),
+    lambda z: z,
+    0,
+    0.390626,
+    5,
+    11,
+)
+both(
+    "SINH",
+    "(sinh(x) - x) / x**3 in x**2",
+    of_root(lambda s: (sinh(s) - s) / s**3),
+    lambda z: z,
+    0,
+    1.0001,
+    4,
+    7,
+)
 both("ERF", "erf(x) / x - 1 in x**2", of_root(lambda s: erf(s) / s - 1), lambda z: mpf(1), 0, 0.8101, 7, 12)
 FITS["ERFC"] = (
     "-log(erfc(x)) in x - 1",
@@ -113,8 +153,12 @@ def literal(value: Any, name: str) -> str:
 
 def main() -> None:
     print('"""Polynomial coefficients of the elementary functions, lowest degree first, by dtype name.\n')
-    print("Printed by benchmarks/fit_functions.py, which says how they are fitted; do not edit.  Each entry names what is")
-    print('approximated, the interval of the polynomial\'s variable, and the error relative to the function.\n"""\n')
+    print(
+        "Printed by benchmarks/fit_functions.py, which says how; do not edit.  Each entry names"
+    )
+    print(
+        'what is fitted, the interval of the variable, and the error relative to the function.\n"""\n'
+    )
     print("from __future__ import annotations\n")
     print("POLYNOMIALS: dict[str, dict[str, tuple[float, ...]]] = {")
     for name, (text, single, double) in FITS.items():

@@ -1,7 +1,7 @@
 """Measure the error of the elementary functions' expansions, with MULACC rounded once and twice.
 
-References are NumPy's functions in a wider type: float64 for float32, long double (80 bits on x86) for float64.
-Manual use, here on every float32 (an hour or more for each function; a larger stride visits fewer):
+References are NumPy's functions in a wider type: float64 for float32, long double (80 bits on x86) for
+float64.  Manual use, here on every float32 (an hour or more for each function; a larger stride visits fewer):
 
     python tests/unit/function_accuracy.py float32 --stride 1 EXP TANH
 """
@@ -27,7 +27,7 @@ Array = Any
 
 
 def _erf(x: Array) -> Array:
-    """Return erf by its series 2 / sqrt(pi) * e**-x**2 * sum(2**n * x**(2n + 1) / (2n + 1)!!), of one sign."""
+    """Return erf: 2 / sqrt(pi) * e**-x**2 * sum(2**n * x**(2n + 1) / (2n + 1)!!), a series of one sign."""
     if x.dtype == np.float64:
         return np.array([math.erf(v) for v in x.ravel()]).reshape(x.shape)
     cut = np.clip(x, -7.0, 7.0)
@@ -42,13 +42,15 @@ def _erf(x: Array) -> Array:
 REFERENCES: dict[Op, Callable[..., Array]] = {
     ops.EXP: np.exp, ops.EXP2: np.exp2, ops.EXPM1: np.expm1,
     ops.LOG: np.log, ops.LOG2: np.log2, ops.LOG10: np.log10, ops.LOG1P: np.log1p,
-    ops.SIN: np.sin, ops.COS: np.cos, ops.TAN: np.tan, ops.ASIN: np.arcsin, ops.ACOS: np.arccos, ops.ATAN: np.arctan,
+    ops.SIN: np.sin, ops.COS: np.cos, ops.TAN: np.tan, ops.ASIN: np.arcsin, ops.ACOS: np.arccos,
+    ops.ATAN: np.arctan,
     ops.SINH: np.sinh, ops.COSH: np.cosh, ops.TANH: np.tanh,
     ops.ASINH: np.arcsinh, ops.ACOSH: np.arccosh, ops.ATANH: np.arctanh, ops.ERF: _erf,
     ops.POW: np.power, ops.ATAN2: np.arctan2,
 }  # fmt: skip
 
-#: Arguments at which the fast formulas are meant to be used: op name -> dtype name -> (smallest, largest) |x|.
+#: Arguments at which the fast formulas are meant to be used: op name -> dtype name -> (smallest, largest)
+#: |x|.
 FAST_RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "EXP": {"float32": (0.0, 87.33), "float64": (0.0, 708.39)},
     "LOG": {"float32": (2.0**-126, math.inf), "float64": (2.0**-1022, math.inf)},
@@ -60,13 +62,15 @@ def special_values(dtype: DType) -> Array:
     """Return zeros, ones, halves, infinities, NaN, the extremes of the format, and what is next to each."""
     numpy = to_numpy(dtype)
     info = np.finfo(numpy)
-    wide = [0.0, 0.5, 0.625, 0.9, 1.0, 1.5, 2.0, 2.5, 3.0, 10.0, 88.7, 89.4, 103.9, 709.7, 710.4, 745.1, 1e5, 1e10, 1e30,
-            math.pi / 4, math.pi / 2, math.pi, 2.0**23 + 1, 2.0**24, 2.0**24 + 2, 2.0**53, 39800.0]  # fmt: skip
+    wide = [0.0, 0.5, 0.625, 0.9, 1.0, 1.5, 2.0, 2.5, 3.0, 10.0, 88.7, 89.4, 103.9, 709.7, 710.4, 745.1]
+    wide += [math.pi / 4, math.pi / 2, math.pi, 39800.0, 1e5, 1e10, 1e30, 2.0**23 + 1, 2.0**24, 2.0**53]
     values = np.array(wide, numpy)
     ends = np.array([info.max, info.tiny, info.smallest_subnormal, info.eps, np.inf, np.nan], numpy)
     values = np.concatenate([values, ends])
     with np.errstate(all="ignore"):
-        near = np.concatenate([values, np.nextafter(values, numpy.type(0)), np.nextafter(values, numpy.type(np.inf))])
+        near = np.concatenate(
+            [values, np.nextafter(values, numpy.type(0)), np.nextafter(values, numpy.type(np.inf))]
+        )
     return np.concatenate([near, -near])
 
 
@@ -80,14 +84,20 @@ def unary_samples(dtype: DType, stride: int) -> Iterator[Array]:
         yield rng.uniform(-scale, scale, min(count // 8, 250_000)).astype(numpy)
     if dtype.bits == 32:
         for start in range(0, 2**32, stride << 21):
-            yield np.arange(start, min(start + (stride << 21), 2**32), stride, np.int64).astype(np.uint32).view(numpy)
+            yield (
+                np.arange(start, min(start + (stride << 21), 2**32), stride, np.int64)
+                .astype(np.uint32)
+                .view(numpy)
+            )
     else:
         for _ in range(max(1, 2**32 // stride >> 21)):
             yield rng.integers(0, 2**64, count, np.uint64).view(numpy)
 
 
 def binary_samples(op: Op, dtype: DType, stride: int) -> Iterator[tuple[Array, Array]]:
-    """Yield special values against each other, random bits, ordinary pairs and, for POW, results of every size."""
+    """Yield special values against each other, random bits, ordinary pairs and, for POW, results of every
+    size.
+    """
     rng = np.random.default_rng(stride)
     numpy = to_numpy(dtype)
     count = min(2**32 // stride, 1 << 20) // 4
@@ -132,7 +142,9 @@ def measure(op: Op, dtype: DType, stride: int, fast: bool = False) -> tuple[floa
 
 
 def expansion_cost(op: Op, dtype: DType, fast: bool = False) -> tuple[int, float]:
-    """Return the number of ops of an expansion, without constants, and the microseconds that it takes to build."""
+    """Return the number of ops of an expansion, without constants, and the microseconds that it takes to
+    build.
+    """
     formula = (FAST_EXPANSIONS if fast else EXPANSIONS)[op]
     vector = dtype.vector(8)
     best = math.inf
@@ -146,7 +158,9 @@ def expansion_cost(op: Op, dtype: DType, fast: bool = False) -> tuple[int, float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dtype", choices=["float32", "float64"])
     parser.add_argument("names", nargs="*", help="op names; all if none")
     parser.add_argument("--stride", type=int, default=4095)
@@ -154,7 +168,9 @@ def main() -> None:
     arguments = parser.parse_args()
     dtype = as_dtype(arguments.dtype)
     for op in REFERENCES:
-        if (arguments.names and op.name not in arguments.names) or (arguments.fast and op not in FAST_EXPANSIONS):
+        if (arguments.names and op.name not in arguments.names) or (
+            arguments.fast and op not in FAST_EXPANSIONS
+        ):
             continue
         error, operands = measure(op, dtype, arguments.stride, arguments.fast)
         count, microseconds = expansion_cost(op, dtype, arguments.fast)

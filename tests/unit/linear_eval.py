@@ -1,7 +1,7 @@
 """Evaluating linear expressions on NumPy arrays, one element for each lane, and measuring errors in ULP.
 
-The meaning of each op is the reference backend's; its linear CAST, shifts and divisions raise where they are undefined.
-MULACC is evaluated with one rounding or with two.
+The meaning of each op is the reference backend's; its linear CAST, shifts and divisions raise where they are
+undefined.  MULACC is evaluated with one rounding or with two.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from retarget.ir import ops
 from retarget.ir.dtypes import DType
 from retarget.ir.uop import UOp, toposort
@@ -18,8 +19,10 @@ Array = Any
 
 #: What an expression given to a target may be made of.
 BASIC_OPS = frozenset({
-    ops.ADD, ops.SUB, ops.MUL, ops.FDIV, ops.NEG, ops.SQRT, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.RINT, ops.MULACC,
-    ops.AND, ops.OR, ops.XOR, ops.NOT, ops.USHL, ops.USHR, ops.TRUNCDIV, ops.TRUNCMOD, ops.CMPLT, ops.CMPLE, ops.CMPEQ,
+    ops.ADD, ops.SUB, ops.MUL, ops.FDIV, ops.NEG, ops.SQRT, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.RINT,
+    ops.MULACC,
+    ops.AND, ops.OR, ops.XOR, ops.NOT, ops.USHL, ops.USHR, ops.TRUNCDIV, ops.TRUNCMOD, ops.CMPLT, ops.CMPLE,
+    ops.CMPEQ,
     ops.CMPNE, ops.WHERE, ops.CAST, ops.BITCAST,
 })  # fmt: skip
 
@@ -54,17 +57,22 @@ def evaluate(root: UOp, operands: dict[UOp, Array], fused: bool = False) -> Arra
 
 
 def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
-    """Return x * y + z rounded once, but for rare ties: in twice the precision (float32), or by error-free sums."""
+    """Return x * y + z rounded once, but for rare ties: in twice the precision (float32), or by error-free
+    sums.
+    """
     dtype = np.result_type(x, y, z)
     if dtype == np.float32:
         return (np.asarray(x, np.float64) * y + z).astype(np.float32)
     x, y, z = (np.asarray(a, np.longdouble) for a in (x, y, z))
-    x_hi = x.astype(np.float32).astype(np.longdouble)  # 24 + 40 bits: products of parts with y are exact or nearly so
+    x_hi = x.astype(np.float32).astype(
+        np.longdouble
+    )  # 24 + 40 bits: products of parts with y are exact or nearly so
     return ((x_hi * y + z) + (x - x_hi) * y).astype(np.float64)
 
 
 def ulp_error(got: Array, exact: Array) -> Array:
-    """Return |got - exact| in units in the last place of `exact` rounded to the type of `got`; 0 where both are NaN.
+    """Return |got - exact| in units in the last place of `exact` rounded to the type of `got`; 0 where both
+    are NaN.
 
     Infinite where only one is NaN or infinite; `exact` has a wider type.
     """

@@ -1,4 +1,6 @@
-"""Elementary functions: measured errors stay within the stated bounds; special values are IEEE 754's and NumPy's."""
+"""Elementary functions: measured errors stay within the stated bounds; special values are IEEE 754's and
+NumPy's.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def same_bits(got: Any, want: Any) -> None:
     np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(want[number]))
 
 
-# -- accuracy --------------------------------------------------------------------------------------------------
+# -- accuracy ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=repr)
@@ -61,7 +63,7 @@ def test_every_expansion_has_a_bound_within_what_is_promised() -> None:
         assert max(bounds["float32"], bounds["float64"]) <= (2.0 if name in common else 4.0)
 
 
-# -- special values --------------------------------------------------------------------------------------------
+# -- special values ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=repr)
@@ -117,7 +119,9 @@ def test_sine_of_huge_arguments(dtype: DType) -> None:
     want = [0.0357488, -0.3499935, 0.5458434, -0.4875060, -0.7911634]
     np.testing.assert_allclose(call(ops.SIN, dtype, x), want, rtol=0, atol=1e-7)
     hardest = 16367173.0 * 2.0**72 if dtype is dtypes.float32 else 6381956970095103.0 * 2.0**797
-    tiny = call(ops.COS, dtype, [hardest])[0]  # the multiple of pi/2 that a number of the format comes nearest to
+    tiny = call(ops.COS, dtype, [hardest])[
+        0
+    ]  # the multiple of pi/2 that a number of the format comes nearest to
     assert 0 < abs(tiny) < 2.0**-28
     x = np.random.default_rng(7).uniform(-100, 100, 100_000)
     for op in (ops.SIN, ops.COS):
@@ -136,7 +140,7 @@ def test_exponential_of_a_difference_that_must_not_be_fused() -> None:
     assert got.tolist() == [1.0, 0.0]
 
 
-# -- floored division ------------------------------------------------------------------------------------------
+# -- floored division ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=repr)
@@ -170,13 +174,15 @@ def test_special_operands_of_floored_division(dtype: DType) -> None:
         same_bits(call(ops.MOD, dtype, x, y), np.remainder(x, y))
 
 
-# -- pieces ----------------------------------------------------------------------------------------------------
+# -- pieces --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("exponent", sorted(SHORT_EXPONENTS))
 def test_constant_exponents(exponent: float) -> None:
     x = variable(dtypes.float32)
-    values = np.array([0.0, -0.0, 1, -1, 2, -3, 1e-30, 1e30, math.inf, -math.inf, math.nan, 0.1, 7.3], np.float32)
+    values = np.array(
+        [0.0, -0.0, 1, -1, 2, -3, 1e-30, 1e30, math.inf, -math.inf, math.nan, 0.1, 7.3], np.float32
+    )
     got = evaluate(expand(power_constant, (x,), exponent), {x: values})
     got = np.broadcast_to(got, values.shape)
     with np.errstate(all="ignore"):

@@ -35,7 +35,9 @@ LEGALIZE = Legalizer(capabilities())
 
 
 def run(op: Op, dtype: DType, *operands: Any, legalize: Legalizer = LEGALIZE, fast_math: bool = False) -> Any:
-    """Legalize `op` on variables of the operands' types, on vectors, and evaluate it; UOps stand for themselves."""
+    """Legalize `op` on variables of the operands' types, on vectors, and evaluate it; UOps stand for
+    themselves.
+    """
     types = [dtypes.as_dtype(a.dtype) if not isinstance(a, UOp) else a.dtype for a in operands]
     src = tuple(
         a if isinstance(a, UOp) else variable(t.vector(4), f"x{i}")
@@ -44,7 +46,11 @@ def run(op: Op, dtype: DType, *operands: Any, legalize: Legalizer = LEGALIZE, fa
     root = legalize(op, dtype.vector(4), src, fast_math)
     assert root.dtype is dtype.vector(4)
     for u in toposort([root]):
-        if any(s.dtype.scalar in NARROW for s in u.src) and u.op not in (ops.WHERE, ops.BITCAST, ops.BROADCAST):
+        if any(s.dtype.scalar in NARROW for s in u.src) and u.op not in (
+            ops.WHERE,
+            ops.BITCAST,
+            ops.BROADCAST,
+        ):
             assert u.op is ops.CAST and u.src[0].dtype.name in legalize.caps.conversions
     values = {s: a for s, a in zip(src, operands, strict=True) if not isinstance(a, UOp)}
     return np.asarray(evaluate(root, values))
@@ -72,8 +78,8 @@ def integers(dtype: DType) -> tuple[Any, Any]:
     if dtype.bits == 8:
         every = np.arange(lo, hi + 1).astype(to_numpy(dtype))
         return tuple(a.ravel() for a in np.meshgrid(every, every))  # type: ignore[return-value]
-    edges = [v for v in (lo, lo + 1, lo // 2, -8, -7, -3, -2, -1, 0, 1, 2, 3, 7, 8, dtype.bits, hi // 2, hi - 1, hi)
-             if lo <= v <= hi]  # fmt: skip
+    edges = [lo, lo + 1, lo // 2, -8, -7, -3, -2, -1, 0, 1, 2, 3, 7, 8, dtype.bits, hi // 2, hi - 1, hi]
+    edges = [v for v in edges if lo <= v]
     x, y = np.array(list(itertools.product(edges, edges)), dtype=object).T
     random = [RNG.integers(lo, hi, 2000, dtype=to_numpy(dtype), endpoint=True) for _ in range(2)]
     random[1][::2] >>= dtype.bits // 2
@@ -83,11 +89,13 @@ def integers(dtype: DType) -> tuple[Any, Any]:
     )
 
 
-# -- integers --------------------------------------------------------------------------------------------------
+# -- integers ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=repr)
-@pytest.mark.parametrize("op", [ops.FLOORDIV, ops.MOD, ops.SHL, ops.SHR, ops.POW, ops.MAXIMUM, ops.MINIMUM], ids=repr)
+@pytest.mark.parametrize(
+    "op", [ops.FLOORDIV, ops.MOD, ops.SHL, ops.SHR, ops.POW, ops.MAXIMUM, ops.MINIMUM], ids=repr
+)
 def test_integer_ops_with_any_operands(op: Op, dtype: DType) -> None:
     x, y = integers(dtype)
     if op in (ops.SHL, ops.SHR):
@@ -101,7 +109,29 @@ def test_integer_ops_with_any_operands(op: Op, dtype: DType) -> None:
 @pytest.mark.parametrize("op", [ops.FLOORDIV, ops.MOD, ops.SHL, ops.SHR, ops.POW], ids=repr)
 def test_constant_second_operand_gives_what_a_variable_one_does(op: Op, dtype: DType) -> None:
     x, _ = integers(dtype)
-    candidates = {int(dtype.min), -128, -7, -4, -3, -2, -1, 0, 1, 2, 3, 4, 7, 8, 13, 31, 32, 63, 64, 100, int(dtype.max)}
+    candidates = {
+        int(dtype.min),
+        -128,
+        -7,
+        -4,
+        -3,
+        -2,
+        -1,
+        0,
+        1,
+        2,
+        3,
+        4,
+        7,
+        8,
+        13,
+        31,
+        32,
+        63,
+        64,
+        100,
+        int(dtype.max),
+    }
     for value in sorted(candidates):
         if not dtype.min <= value <= dtype.max or (value < 0 and op in (ops.SHL, ops.SHR)):
             continue
@@ -133,14 +163,15 @@ def test_constant_value_looks_through_broadcast() -> None:
     assert constant_value(variable(dtypes.int32)) is None
 
 
-@pytest.mark.parametrize("op", [ops.ADD, ops.MUL, ops.MAXIMUM, ops.MINIMUM, ops.AND, ops.OR, ops.XOR, ops.CMPLT,
+@pytest.mark.parametrize("op", [ops.ADD, ops.MUL, ops.MAXIMUM, ops.MINIMUM, ops.AND, ops.OR, ops.XOR,
+ops.CMPLT,
                                 ops.CMPLE, ops.CMPEQ, ops.CMPNE], ids=repr)  # fmt: skip
 def test_bool_ops(op: Op) -> None:
     x, y = np.array([False, False, True, True]), np.array([False, True, False, True])
     same(run(op, dtypes.bool_, x, y), ELEMENTWISE[op](dtypes.bool_, x, y))
 
 
-# -- conversions -----------------------------------------------------------------------------------------------
+# -- conversions ---------------------------------------------------------------------------------------------
 
 
 def patterns(dtype: DType) -> Any:
@@ -160,13 +191,22 @@ def patterns(dtype: DType) -> Any:
         small = np.arange(0, 5000, dtype=numpy)
         found = np.concatenate([near, ties, random, sized, small])
         return np.concatenate([found, -found, ~found])
-    values = [random, np.array([0.0, np.inf, np.nan, 2.0**31, 2.0**32, 2.0**63, 2.0**64, 3e9, 255.9, 2.9, 0.5], numpy)]
+    values = [
+        random,
+        np.array([0.0, np.inf, np.nan, 2.0**31, 2.0**32, 2.0**63, 2.0**64, 3e9, 255.9, 2.9, 0.5], numpy),
+    ]
     for narrow in NARROW:  # every narrow value, halfway to the next, and what is next to that
-        every = np.arange(1 << narrow.bits, dtype=f"u{narrow.itemsize}").view(to_numpy(narrow)).astype(np.float64)
+        every = (
+            np.arange(1 << narrow.bits, dtype=f"u{narrow.itemsize}").view(to_numpy(narrow)).astype(np.float64)
+        )
         every = np.unique(every[np.isfinite(every)])
         values.append(every.astype(numpy))
         middle = ((every[1:] + every[:-1]) / 2).astype(numpy)
-        values += [middle, np.nextafter(middle, numpy.type(np.inf)), np.nextafter(middle, numpy.type(-np.inf))]
+        values += [
+            middle,
+            np.nextafter(middle, numpy.type(np.inf)),
+            np.nextafter(middle, numpy.type(-np.inf)),
+        ]
     with quiet():
         whole = (RNG.integers(0, 1 << 24, 20000) * 2.0 ** RNG.integers(-30, 45, 20000)).astype(numpy)
     values += [whole, np.array([65504, 65519, 65520, 65536, 448, 464, 465, 480, 57344, 61439, 61440], numpy)]
@@ -174,7 +214,9 @@ def patterns(dtype: DType) -> Any:
     return np.concatenate([found, -found])
 
 
-@pytest.mark.parametrize("conversions", [frozenset(), frozenset({"float16", "bfloat16"})], ids=["bits", "native"])
+@pytest.mark.parametrize(
+    "conversions", [frozenset(), frozenset({"float16", "bfloat16"})], ids=["bits", "native"]
+)
 @pytest.mark.parametrize("target", ARRAY_DTYPES, ids=repr)
 @pytest.mark.parametrize("start", ARRAY_DTYPES, ids=repr)
 def test_cast(start: DType, target: DType, conversions: frozenset[str]) -> None:
@@ -196,13 +238,14 @@ def test_cast_policy() -> None:
     assert run(ops.CAST, dtypes.bool_, truths).tolist() == [True, True, False, False, True, True]
 
 
-# -- narrow floats ---------------------------------------------------------------------------------------------
+# -- narrow floats -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=repr)
 @pytest.mark.parametrize(
     "op",
-    [ops.ADD, ops.SUB, ops.MUL, ops.FDIV, ops.MAXIMUM, ops.MINIMUM, ops.FLOORDIV, ops.MOD, ops.CMPLT, ops.CMPLE,
+    [ops.ADD, ops.SUB, ops.MUL, ops.FDIV, ops.MAXIMUM, ops.MINIMUM, ops.FLOORDIV, ops.MOD, ops.CMPLT,
+    ops.CMPLE,
      ops.CMPEQ, ops.CMPNE, ops.SQRT, ops.NEG, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.RINT],
     ids=repr,
 )  # fmt: skip
@@ -236,7 +279,7 @@ def test_a_constant_operand_is_widened_at_compile_time() -> None:
     assert const(0.5, dtypes.float32) in toposort([root])
 
 
-# -- floats and targets ----------------------------------------------------------------------------------------
+# -- floats and targets --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=repr)

@@ -1,14 +1,14 @@
 """Conversions between number types as expressions of basic linear ops: what a kernel's CAST means, exactly.
 
-* Float to integer: the fraction is dropped and the whole number wraps; NaN gives 0.  What int64 cannot hold becomes the
-  nearest end of int64 first.  uint64 is exact below 2**64, and above that the largest value.
+* Float to integer: the fraction is dropped and the whole number wraps; NaN gives 0.  What int64 cannot hold becomes
+  the nearest end of int64 first.  uint64 is exact below 2**64, and above that the largest value.
 * Anything to a float rounds once, to nearest even; float8_e4m3, which has no infinity, overflows to NaN.
 * Anything to bool is whether it differs from 0; NaN does.
 
-Narrow floats (float16, bfloat16, float8) are taken apart with integer arithmetic on their bits.  A conversion to them
-from a type wider than float32 rounds to odd in a first step: to float32, with the last bit set when anything was cut
-off.  Then rounding to the narrow type, at least two bits shorter, gives what rounding once would (Boldo and
-Melquiond, "When double rounding is odd", 2005).
+Narrow floats (float16, bfloat16, float8) are taken apart with integer arithmetic on their bits.  A conversion
+to them from a type wider than float32 rounds to odd in a first step: to float32, with the last bit set when
+anything was cut off.  Then rounding to the narrow type, at least two bits shorter, gives what rounding once
+would (Boldo and Melquiond, "When double rounding is odd", 2005).
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def to_odd_float32(x: Value) -> Value:
 def integer_to_odd_float32(x: Value) -> Value:
     """Return an integer as a float32 that rounds to a narrow float as the integer would.
 
-    Large ones keep at least 10 digits, of which the last is set if any was cut off: two more than bfloat16 has, and
-    float16 overflows before that.
+    Large ones keep at least 10 digits, of which the last is set if any was cut off: two more than bfloat16
+    has, and float16 overflows before that.
     """
     steps = {32: ((24, 8),), 64: ((24, 14), (38, 28), (52, 40))}.get(x.dtype.bits, ())
     result = x

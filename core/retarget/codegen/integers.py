@@ -1,9 +1,10 @@
-"""Integer operations with every operand allowed, as expressions of basic linear ops, which are defined for safe ones.
+"""Integer operations with every operand allowed, as expressions of basic linear ops, which are defined for
+safe ones.
 
-Division rounds down, x // 0 = 0 and x % 0 = 0, and the smallest value divided by -1 is itself; divisors are made safe
-by selection, so that nothing traps even where the result is not used.  A shift by the width or more leaves nothing but
-copies of the sign.  x ** n wraps; a negative n gives the exact power cut to an integer: 1 for x = 1, +-1 for x = -1,
-else 0.
+Division rounds down, x // 0 = 0 and x % 0 = 0, and the smallest value divided by -1 is itself; divisors are
+made safe by selection, so that nothing traps even where the result is not used.  A shift by the width or more
+leaves nothing but copies of the sign. x ** n wraps; a negative n gives the exact power cut to an integer: 1
+for x = 1, +-1 for x = -1, else 0.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def _negative_bits(x: Value) -> Value:
 
 
 def _divide(x: Value, y: Value) -> tuple[Value, Value, Value, Value]:
-    """Return (q, r, d, w) with x = q*d + r rounded toward zero, d a safe y, and whether r has the wrong sign."""
+    """Return (q, r, d, w): x = q*d + r rounded toward zero, d a safe y, w whether r has the wrong sign."""
     unsafe = y.equals(0) | (y.equals(-1) & x.equals(x.dtype.min))
     d = select(unsafe, 1, y)
     q = x // d

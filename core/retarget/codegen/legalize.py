@@ -1,12 +1,14 @@
 """Legalization: one elementwise kernel op becomes an expression of basic linear ops that the target computes.
 
-Basic are, on integers and native floats, ADD SUB MUL FDIV NEG SQRT FLOOR CEIL TRUNC RINT MULACC AND OR XOR NOT, the
-comparisons, WHERE and BITCAST; TRUNCDIV, TRUNCMOD, USHL and USHR with safe operands; CAST of a value in range; and
-whatever the target lists in `Capabilities.functions` with an accuracy at least that of the expansion.  On floats that
-the target does not compute in only WHERE and BITCAST remain: they are computed in float32 and rounded after every op.
+Basic are, on integers and native floats, ADD SUB MUL FDIV NEG SQRT FLOOR CEIL TRUNC RINT MULACC AND OR XOR
+NOT, the comparisons, WHERE and BITCAST; TRUNCDIV, TRUNCMOD, USHL and USHR with safe operands; CAST of a value
+in range; and whatever the target lists in `Capabilities.functions` with an accuracy at least that of the
+expansion.  On floats that the target does not compute in only WHERE and BITCAST remain: they are computed in
+float32 and rounded after every op.
 
-Rounding to float32 first and to the narrow type then is rounding once for + - * / and sqrt, because 24 bits are at
-least twice the narrow type's significand plus two (Figueroa, "When is double rounding innocuous?", 1995).
+Rounding to float32 first and to the narrow type then is rounding once for + - * / and sqrt, because 24 bits
+are at least twice the narrow type's significand plus two (Figueroa, "When is double rounding innocuous?",
+1995).
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ from .functions.power import SHORT_EXPONENTS, power_constant
 __all__ = ["Legalizer", "constant_value"]
 
 _BASIC_FLOAT = frozenset({
-    ops.ADD, ops.SUB, ops.MUL, ops.FDIV, ops.NEG, ops.SQRT, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.RINT, ops.MULACC,
+    ops.ADD, ops.SUB, ops.MUL, ops.FDIV, ops.NEG, ops.SQRT, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.RINT,
+    ops.MULACC,
     *ops.COMPARISONS,
 })  # fmt: skip
 _BASIC_INTEGER = frozenset({
-    ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.AND, ops.OR, ops.XOR, ops.NOT, ops.TRUNCDIV, ops.TRUNCMOD, ops.USHL, ops.USHR,
+    ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.AND, ops.OR, ops.XOR, ops.NOT, ops.TRUNCDIV, ops.TRUNCMOD,
+    ops.USHL, ops.USHR,
     *ops.COMPARISONS,
 })  # fmt: skip
 
@@ -58,13 +62,15 @@ _INTEGER: Mapping[Op, Formula] = {
 #: Cheaper forms for a constant second operand.
 _INTEGER_CONSTANT: Mapping[Op, Formula] = {
     ops.FLOORDIV: integers.floor_divide_constant, ops.MOD: integers.remainder_constant,
-    ops.POW: integers.power_constant, ops.SHL: integers.shift_left_constant, ops.SHR: integers.shift_right_constant,
+    ops.POW: integers.power_constant, ops.SHL: integers.shift_left_constant,
+    ops.SHR: integers.shift_right_constant,
 }  # fmt: skip
 
 _BOOL: Mapping[Op, Formula] = {
     ops.ADD: lambda x, y: x | y, ops.MUL: lambda x, y: x & y,
     ops.MAXIMUM: lambda x, y: x | y, ops.MINIMUM: lambda x, y: x & y,
-    ops.AND: lambda x, y: x & y, ops.OR: lambda x, y: x | y, ops.XOR: lambda x, y: x ^ y, ops.NOT: lambda x: ~x,
+    ops.AND: lambda x, y: x & y, ops.OR: lambda x, y: x | y, ops.XOR: lambda x, y: x ^ y,
+    ops.NOT: lambda x: ~x,
     ops.CMPLT: lambda x, y: ~x & y, ops.CMPLE: lambda x, y: ~x | y,
     ops.CMPEQ: lambda x, y: ~(x ^ y), ops.CMPNE: lambda x, y: x ^ y,
 }  # fmt: skip
@@ -78,9 +84,13 @@ def constant_value(u: UOp) -> bool | int | float | None:
 
 
 def _exact_reciprocal(c: float, dtype: DType) -> bool:
-    """Whether c and 1 / c are normal powers of two in `dtype`, so that multiplying by one is dividing by the other."""
+    """Whether c and 1 / c are normal powers of two in `dtype`, so that multiplying by one is dividing by the
+    other.
+    """
     limit = (1 << (dtype.exponent - 1)) - 2
-    return c != 0.0 and math.isfinite(c) and abs(math.frexp(c)[0]) == 0.5 and abs(math.frexp(c)[1] - 1) <= limit
+    return (
+        c != 0.0 and math.isfinite(c) and abs(math.frexp(c)[0]) == 0.5 and abs(math.frexp(c)[1] - 1) <= limit
+    )
 
 
 class Legalizer:
@@ -100,6 +110,10 @@ class Legalizer:
         )  # fmt: skip
         self._converts = caps.conversions | self._computes
 
+    def computes(self, scalar: DType) -> bool:
+        """Return whether the target's own instructions compute in a dtype; if not, it is computed in float32."""
+        return scalar.kind != "float" or scalar.name in self._computes
+
     def __call__(self, op: Op, dtype: DType, src: tuple[UOp, ...], fast_math: bool = False) -> UOp:
         """Return the value of `op` with result `dtype` on legal operands, all of the same number of lanes.
 
@@ -112,7 +126,8 @@ class Legalizer:
         src
             The operands, linear uops.
         fast_math
-            Allow shorter formulas with the bounds of `FAST_ULP_BOUNDS`, and division by a constant as multiplication.
+            Allow shorter formulas, with the bounds of `FAST_ULP_BOUNDS`, and multiplication by a constant's
+            reciprocal in place of division.
 
         Raises
         ------
@@ -178,7 +193,7 @@ class Legalizer:
                 return expand(power_constant, src[:1], exponent)
         return expand(formula, src)
 
-    # -- narrow floats ---------------------------------------------------------------------------------------------------
+    # -- narrow floats ---------------------------------------------------------------------------------------
 
     def _emulate(self, op: Op, dtype: DType, src: tuple[UOp, ...], fast_math: bool) -> UOp:
         """Return an op on floats that the target does not compute in."""
@@ -212,7 +227,7 @@ class Legalizer:
             return UOp(ops.CAST, scalar.vector(x.dtype.lanes), (x,))
         return expand(conversions.narrow, (x,), scalar)
 
-    # -- conversions -----------------------------------------------------------------------------------------------------
+    # -- conversions -----------------------------------------------------------------------------------------
 
     def cast(self, x: UOp, dtype: DType) -> UOp:
         """Return `x` converted to `dtype` (see `conversions`)."""

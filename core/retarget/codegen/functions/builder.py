@@ -1,8 +1,8 @@
 """Writing linear expressions as formulas, and expanding them quickly.
 
-A formula is a Python function of `Value`s, which wrap a UOp and have operators; numbers become constants of the other
-operand's dtype.  `expand` runs a formula once for its operands' dtypes, keeps the list of nodes that it made, and from
-then on only replays that list.
+A formula is a Python function of `Value`s, which wrap a UOp and have operators; numbers become constants of
+the other operand's dtype. `expand` runs a formula once for its operands' dtypes, keeps the list of nodes that
+it made, and from then on only replays that list.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def rint(x: Value) -> Value:
     return Value(UOp(ops.RINT, x.uop.dtype, (x.uop,)))
 
 
-# -- formats and exact constants -----------------------------------------------------------------------------------------
+# -- formats and exact constants -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,9 @@ FORMATS = {
 
 @functools.cache
 def parts(text: str, *bits: int) -> tuple[float, ...]:
-    """Return a decimal constant as a sum of floats: the first few of `bits` significant bits, the last in full."""
+    """Return a decimal constant as a sum of floats: the first few of `bits` significant bits, the last in
+    full.
+    """
     rest = Fraction(text)
     found = []
     for n in bits:
@@ -278,18 +280,24 @@ def polynomial(x: Value, coefficients: tuple[float, ...]) -> Value:
     return const_like(x, result)
 
 
-# -- expansion -----------------------------------------------------------------------------------------------------------
+# -- expansion -----------------------------------------------------------------------------------------------
 
 Step = tuple[Op, DType, tuple[int, ...], Any]
 
 
 @functools.cache
-def _record(formula: Formula, operands: tuple[DType, ...], static: tuple[Any, ...]) -> tuple[list[UOp], list[Step], int]:
-    """Run a formula on placeholders; return its constants, its steps over (operands, constants, steps), its result."""
+def _record(
+    formula: Formula, operands: tuple[DType, ...], static: tuple[Any, ...]
+) -> tuple[list[UOp], list[Step], int]:
+    """Run a formula on placeholders; return its constants, its steps over (operands, constants, steps), its
+    result.
+    """
     places = [UOp(ops.VAR, dtype, (), (f"${i}", 0, 0)) for i, dtype in enumerate(operands)]
     root = formula(*[Value(p) for p in places], *static).uop
     order = [u for u in toposort([root]) if u not in places]
-    constants = [u for u in order if u.op is ops.CONST or (u.op is ops.BROADCAST and u.src[0].op is ops.CONST)]
+    constants = [
+        u for u in order if u.op is ops.CONST or (u.op is ops.BROADCAST and u.src[0].op is ops.CONST)
+    ]
     number = {u: i for i, u in enumerate([*places, *constants])}
     steps: list[Step] = []
     for u in order:
@@ -300,7 +308,9 @@ def _record(formula: Formula, operands: tuple[DType, ...], static: tuple[Any, ..
 
 
 def expand(formula: Formula, src: tuple[UOp, ...], *static: Any) -> UOp:
-    """Return `formula(*src, *static)`; the static arguments are hashable and decide how the formula is written."""
+    """Return `formula(*src, *static)`; the static arguments are hashable and decide how the formula is
+    written.
+    """
     constants, steps, result = _record(formula, tuple([s.dtype for s in src]), static)
     values = [*src, *constants]
     for op, dtype, operands, arg in steps:

@@ -1,7 +1,7 @@
 """Polynomial coefficients of the elementary functions, lowest degree first, by dtype name.
 
-Printed by benchmarks/fit_functions.py, which says how they are fitted; do not edit.  Each entry names what is
-approximated, the interval of the polynomial's variable, and the error relative to the function.
+Printed by benchmarks/fit_functions.py, which says how; do not edit.  Each entry names
+what is fitted, the interval of the variable, and the error relative to the function.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Exponentials, logarithms, hyperbolic functions and the error function, for float32 and float64 alike.
 
-Formulas hold for both; only the coefficients and a few bounds differ.  None uses a wider type than its operand's.
+Formulas hold for both; only the coefficients and a few bounds differ.  None uses a wider type than its
+operand's.
 """
 
 from __future__ import annotations
@@ -8,7 +9,19 @@ from __future__ import annotations
 import math
 
 from .builder import (
-    LN2, Value, const_like, flip_sign, head, int_to_float, mulacc, parts, polynomial, power_of_two, select, split_sign, sqrt,
+    LN2,
+    Value,
+    const_like,
+    flip_sign,
+    head,
+    int_to_float,
+    mulacc,
+    parts,
+    polynomial,
+    power_of_two,
+    select,
+    split_sign,
+    sqrt,
 )  # fmt: skip
 from .coefficients import POLYNOMIALS
 
@@ -26,7 +39,7 @@ def _single(x: Value) -> bool:
     return x.format.mantissa == 23
 
 
-# -- exponentials --------------------------------------------------------------------------------------------------------
+# -- exponentials --------------------------------------------------------------------------------------------
 
 
 def clamp(x: Value, low: float, high: float) -> Value:
@@ -38,8 +51,8 @@ def clamp(x: Value, low: float, high: float) -> Value:
 def reduce_exp(x: Value) -> tuple[Value, Value]:
     """Return (r, n) with x = n * log(2) + r, n a whole number and |r| <= log(2) / 2.
 
-    Cody and Waite's reduction: the head of log(2) has so few bits that its product with n is exact.  The integer n is
-    read from the low bits of a float that is large enough to have no fraction.
+    Cody and Waite's reduction: the head of log(2) has so few bits that its product with n is exact.  The
+    integer n is read from the low bits of a float that is large enough to have no fraction.
     """
     f = x.format
     ln2_hi, ln2_lo = _ln2(x)
@@ -95,7 +108,7 @@ def exp2(x: Value) -> Value:
 
 
 def expm1(x: Value) -> Value:
-    """e**x - 1 = 2**n * (e**r - 1) + (2**n - 1), with both halves divided by 2**(n - n//2) against overflow."""
+    """e**x - 1 = 2**n * (e**r - 1) + (2**n - 1), both terms scaled in two steps against overflow."""
     r, n = reduce_exp(clamp(x, -18.0, 89.0) if _single(x) else clamp(x, -40.0, 710.0))
     small = mulacc(r * r, polynomial(r, coefficients("EXP", r)), r)
     half = n >> 1
@@ -105,7 +118,7 @@ def expm1(x: Value) -> Value:
     return select(x.equals(0.0), x, result)  # keeps -0
 
 
-# -- logarithms ----------------------------------------------------------------------------------------------------------
+# -- logarithms ----------------------------------------------------------------------------------------------
 
 
 def split_exponent(x: Value) -> tuple[Value, Value]:
@@ -122,7 +135,8 @@ def split_exponent(x: Value) -> tuple[Value, Value]:
 
 
 def log_terms(f: Value) -> tuple[Value, Value]:
-    """Return (h, t) with log(1 + f) = f - h + t, h = f**2 / 2 and t much smaller, for sqrt(1/2) <= 1 + f < sqrt(2).
+    """Return (h, t) with log(1 + f) = f - h + t, h = f**2 / 2 and t much smaller, for sqrt(1/2) <= 1 + f <
+    sqrt(2).
 
     log((1 + s) / (1 - s)) is odd in s = f / (2 + f): the form is FreeBSD msun's, e_log.c.
     """
@@ -133,7 +147,9 @@ def log_terms(f: Value) -> tuple[Value, Value]:
 
 
 def log_limits(x: Value, result: Value) -> Value:
-    """Return the logarithm's value: `result` for finite positive x, and what it is at 0, infinity, NaN and below 0."""
+    """Return the logarithm's value: `result` for finite positive x, and what it is at 0, infinity, NaN and
+    below 0.
+    """
     limit = select(x.equals(0.0), const_like(x, -INF), math.nan)
     return select(x > 0.0, select(x < INF, result, INF), limit)
 
@@ -152,9 +168,9 @@ def _ln2(x: Value) -> tuple[float, ...]:
     return parts(LN2, 14 if _single(x) else 41)
 
 
-def _log_base(x: Value, k: Value, f: Value, inverse: str) -> tuple[Value, Value]:
+def _log_base(f: Value, inverse: str) -> tuple[Value, Value]:
     """Return log(1 + f) / log(base) as an unevaluated sum: `inverse` is 1 / log(base)."""
-    inverse_hi, inverse_lo = parts(inverse, 11 if _single(x) else 26)
+    inverse_hi, inverse_lo = parts(inverse, 11 if _single(f) else 26)
     half_square, rest = log_terms(f)
     high = head(f - half_square)
     low = ((f - high) - half_square) + rest
@@ -164,16 +180,18 @@ def _log_base(x: Value, k: Value, f: Value, inverse: str) -> tuple[Value, Value]
 def log2(x: Value) -> Value:
     """k + log(m) / log(2), exact for powers of two."""
     k, m = split_exponent(x)
-    high, low = _log_base(x, k, m - 1.0, "1.4426950408889634073599246810018921374266459541529859341354494069")
+    high, low = _log_base(m - 1.0, "1.4426950408889634073599246810018921374266459541529859341354494069")
     total = k + high
     return log_limits(x, total + (low + ((k - total) + high)))
 
 
 def log10(x: Value) -> Value:
     """k * log10(2) + log(m) / log(10)."""
-    step_hi, step_lo = parts("0.3010299956639811952137388947244930267681898814621085413104274611", 14 if _single(x) else 41)
+    step_hi, step_lo = parts(
+        "0.3010299956639811952137388947244930267681898814621085413104274611", 14 if _single(x) else 41
+    )
     k, m = split_exponent(x)
-    high, low = _log_base(x, k, m - 1.0, "0.4342944819032518276511289189166050822943970058036665661144537832")
+    high, low = _log_base(m - 1.0, "0.4342944819032518276511289189166050822943970058036665661144537832")
     start = k * step_hi
     total = start + high
     return log_limits(x, total + (mulacc(k, step_lo, low) + ((start - total) + high)))
@@ -206,7 +224,7 @@ def log_fast(x: Value) -> Value:
     return select(x < f.tiny, limit, select(x < INF, result, x))
 
 
-# -- hyperbolic functions ------------------------------------------------------------------------------------------------
+# -- hyperbolic functions ------------------------------------------------------------------------------------
 
 
 def odd_polynomial(x: Value, name: str) -> Value:

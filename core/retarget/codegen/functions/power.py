@@ -1,7 +1,7 @@
 """Powers and floored division of floats, for float32 and float64 alike.
 
-Where one rounding is too many, a number is kept as a head of half its significand and a rest, so that products of heads
-are exact.
+Where one rounding is too many, a number is kept as a head of half its significand and a rest, so that
+products of heads are exact.
 """
 
 from __future__ import annotations
@@ -9,7 +9,16 @@ from __future__ import annotations
 import math
 
 from .builder import (
-    Value, const_like, flip_sign, head, mulacc, parts, polynomial, select, split_sign, sqrt, trunc,
+    Value,
+    const_like,
+    flip_sign,
+    head,
+    parts,
+    polynomial,
+    select,
+    split_sign,
+    sqrt,
+    trunc,
 )  # fmt: skip
 from .coefficients import POLYNOMIALS
 from .exponential import exp2_of_reduced, scale, split_exponent
@@ -21,8 +30,8 @@ TWO_THIRDS_LOG2_E = "0.961796693925975604939783120667867958250949730635435319557
 def log2_in_two(x: Value) -> tuple[Value, Value]:
     """Return log2(x) as an unevaluated sum whose first part is a head, for finite positive x.
 
-    log(m) = 2s/3 * (3 + s**2 + 3 * s**4 * p(s**2)) with s = (m - 1) / (m + 1).  The steps are those of FreeBSD msun's
-    e_pow.c; no table is needed, because the polynomial covers all of sqrt(1/2) <= m < sqrt(2).
+    log(m) = 2s/3 * (3 + s**2 + 3 * s**4 * p(s**2)) with s = (m - 1) / (m + 1).  The steps are those of
+    FreeBSD msun's e_pow.c; no table is needed, because the polynomial covers all of sqrt(1/2) <= m < sqrt(2).
     """
     k, m = split_exponent(x)
     numerator, denominator = m - 1.0, m + 1.0
@@ -98,8 +107,8 @@ SHORT_EXPONENTS = frozenset({-1.0, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0})
 def _divide_floor(x: Value, y: Value) -> tuple[Value, Value]:
     """Return (floor(x / y), x - y * floor(x / y)) before the signs of zeros are settled.
 
-    The truncated quotient may be one too large, because the division rounds.  Then the remainder has the wrong sign,
-    and the correction that makes the quotient a floor puts it right.
+    The truncated quotient may be one too large, because the division rounds.  Then the remainder has the
+    wrong sign, and the correction that makes the quotient a floor puts it right.
     """
     f = x.format
     size_x, size_y = split_sign(x)[0], split_sign(y)[0]
@@ -126,7 +135,9 @@ def _divide_floor(x: Value, y: Value) -> tuple[Value, Value]:
 
 
 def floor_divide(x: Value, y: Value) -> Value:
-    """floor(x / y), exact while |x / y| < 2**(bits of the significand), x / y rounded beyond; 0 has x / y's sign."""
+    """floor(x / y), exact while |x / y| < 2**(bits of the significand), x / y rounded beyond; 0 has x / y's
+    sign.
+    """
     floor = _divide_floor(x, y)[0]
     return select(floor.equals(0.0), (x / y) * 0.0, floor)
 

@@ -1,7 +1,7 @@
 """Trigonometric functions and their inverses, for float32 and float64 alike.
 
-The argument is reduced with integer arithmetic on the binary digits of 2/pi, right for every finite number and without
-branches.  No formula uses a wider float than its operand's.
+The argument is reduced with integer arithmetic on the binary digits of 2/pi, right for every finite number
+and without branches.  No formula uses a wider float than its operand's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ import math
 
 from ...ir import dtypes
 from .builder import (
-    Value, const_like, flip_sign, head, mulacc, parts, polynomial, select, split_sign, sqrt,
+    Value,
+    const_like,
+    flip_sign,
+    head,
+    mulacc,
+    parts,
+    polynomial,
+    select,
+    split_sign,
+    sqrt,
 )  # fmt: skip
 from .coefficients import POLYNOMIALS
 
@@ -32,7 +41,7 @@ def coefficients(name: str, x: Value) -> tuple[float, ...]:
     return POLYNOMIALS[name][x.dtype.name]
 
 
-# -- argument reduction --------------------------------------------------------------------------------------------------
+# -- argument reduction --------------------------------------------------------------------------------------
 
 
 def digits_from(offset: Value, zeros: int, largest: int, count: int) -> list[Value]:
@@ -66,12 +75,13 @@ def multiply_high(x: Value, y: Value) -> Value:
 
 
 def reduce_quadrant(a: Value) -> tuple[Value, Value, Value]:
-    """Return (q, r, t) with a = (4*j + q) * pi/2 + r + t, |r| <= pi/4, t far smaller, q a uint64; for finite a >= 0.
+    """Return (q, r, t) with a = (4*j + q) * pi/2 + r + t, |r| <= pi/4, t far smaller, q a uint64; for finite
+    a >= 0.
 
-    Payne and Hanek, "Radian reduction for trigonometric functions" (1983): only the digits of 2/pi that matter after
-    dropping multiples of 4 are multiplied by the significand.  The product, a fixed-point number of quadrants whose
-    two highest bits count them, is rounded to a quadrant; what is left becomes a sum of three floats and is
-    multiplied by pi/2.
+    Payne and Hanek, "Radian reduction for trigonometric functions" (1983): only the digits of 2/pi that
+    matter after dropping multiples of 4 are multiplied by the significand.  The product, a fixed-point number
+    of quadrants whose two highest bits count them, is rounded to a quadrant; what is left becomes a sum of
+    three floats and is multiplied by pi/2.
     """
     f = a.format
     bits = a.bits()
@@ -86,7 +96,9 @@ def reduce_quadrant(a: Value) -> tuple[Value, Value, Value]:
         w0, w1, w2 = digits_from(offset, 55, 1024, 3)
         low = significand * w1
         tail = low + multiply_high(significand, w2)
-        product = significand * w0 + multiply_high(significand, w1) + select(tail < low, const_like(low, 1), 0)
+        product = (
+            significand * w0 + multiply_high(significand, w1) + select(tail < low, const_like(low, 1), 0)
+        )
     q = (product + (quarter >> 1)) >> 62
     fraction = (product - (q << 62)).bitcast(dtypes.int64)  # of a quadrant, times 2**62
     if f.mantissa == 23:
@@ -97,7 +109,9 @@ def reduce_quadrant(a: Value) -> tuple[Value, Value, Value]:
         shifter = f.bits(f.shifter)
         one = f.bits(2.0**52)  # an integer below 2**52 in its low bits adds to it
         high = ((fraction >> 10) + shifter).bitcast(a.dtype) - f.shifter
-        middle = ((fraction & 0x3FF) << 42 | (tail >> 22).bitcast(dtypes.int64) | one).bitcast(a.dtype) - 2.0**52
+        middle = ((fraction & 0x3FF) << 42 | (tail >> 22).bitcast(dtypes.int64) | one).bitcast(
+            a.dtype
+        ) - 2.0**52
         last = ((tail & 0x3FFFFF).bitcast(dtypes.int64) | one).bitcast(a.dtype) - 2.0**52
         high, middle, last = high * 2.0**-52, middle * 2.0**-104, last * 2.0**-126
     turn = high + middle
@@ -186,7 +200,7 @@ def tan_fast(x: Value) -> Value:
     return tan(x, fast=True)
 
 
-# -- inverses ------------------------------------------------------------------------------------------------------------
+# -- inverses ------------------------------------------------------------------------------------------------
 
 
 def _half_pi(x: Value) -> tuple[float, float]:
@@ -196,7 +210,9 @@ def _half_pi(x: Value) -> tuple[float, float]:
 
 
 def atan_of_ratio(y: Value, x: Value) -> Value:
-    """Return atan(y / x) for y, x >= 0, finite or not, 0 for 0/0: atan(y/x) = c + atan(t) with c 0, pi/4 or pi/2."""
+    """Return atan(y / x) for y, x >= 0, finite or not, 0 for 0/0: atan(y/x) = c + atan(t) with c 0, pi/4 or
+    pi/2.
+    """
     hi, lo = _half_pi(x)
     steep = y > x * 2.414213562373095
     middle = y > x * 0.41421356237309503
@@ -218,8 +234,8 @@ def atan(x: Value) -> Value:
 def atan2(y: Value, x: Value) -> Value:
     """The angle of (x, y): that of (|x|, |y|), mirrored for negative x and given y's sign.
 
-    Far points are brought nearer, so that |x| + |y| does not overflow, and near ones moved away, so that products with
-    |x| have all their digits; infinities on a diagonal are replaced by ones.
+    Far points are brought nearer, so that |x| + |y| does not overflow, and near ones moved away, so that
+    products with |x| have all their digits; infinities on a diagonal are replaced by ones.
     """
     f = x.format
     b, sign_y = split_sign(y)
