@@ -32,7 +32,7 @@ def linearize(scheduled: Scheduled, capabilities: Capabilities) -> Program:
     translate = Translator(Legalizer(capabilities), index, scheduled.order)
     body = Placer(scheduled, translate).run()
     kernel = scheduled.kernel
-    params = sorted([u for u in nodes if u.op is ops.PARAM], key=_argument_order)
+    params = sorted([u for u in kernel.nodes if u.op is ops.PARAM], key=_argument_order)
     variables = sorted({u for u in nodes if u.op is ops.VAR}, key=lambda u: u.arg[0])
     linear_variables = [translate.position(u) for u in variables]
     uops = (*params, *linear_variables, *body)

@@ -100,7 +100,7 @@ class Translator:
             inner = self(u.src[0])
             if inner.dtype.lanes == 1:  # the folded value does not vary with the vector axis
                 inner = self.broadcast(inner, range_size(u.src[1]))
-            return UOp(ops.FOLD, u.dtype, (inner,), u.arg)
+            return self.fold(u.arg, inner)
         if op is ops.GE0 or op is ops.ALL:
             return self.mask(u)
         v = vector_range(u)
@@ -113,6 +113,17 @@ class Translator:
             arms = (self.wide(u.src[1], lanes), self.wide(u.src[2], lanes))
             return self.legalize(op, dtype, (condition, *arms))
         return self.legalize(op, dtype, tuple([self.wide(s, lanes) for s in u.src]))
+
+    def fold(self, op: ops.Op, x: UOp) -> UOp:
+        """Return the lanes of `x` folded to a scalar, by halves where the target does not compute in the dtype."""
+        scalar = x.dtype.scalar
+        if self.legalize.computes(scalar):
+            return UOp(ops.FOLD, scalar, (x,), op)
+        while x.dtype.lanes > 1:
+            half = x.dtype.lanes // 2
+            low, high = (UOp(ops.GEP, scalar.vector(half), (x,), tuple(range(n, n + half))) for n in (0, half))
+            x = self.legalize(op, scalar.vector(half), (low, high))
+        return x
 
     def load(self, u: UOp) -> UOp:
         buffer, mask, *idx = u.src

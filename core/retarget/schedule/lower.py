@@ -16,7 +16,7 @@ from ..ir.index import (
     FALSE, TRUE, ZERO, all_of, combine, constant, divmod_, flatten, in_bounds, irange, ishift,
 )  # fmt: skip
 from ..ir.simplify import alu, cast, where
-from ..ir.uop import UOp, const, numel, union
+from ..ir.uop import UOp, const, numel, toposort, union
 from .kernel import Kernel
 
 Indices = tuple[UOp, ...]
@@ -61,7 +61,8 @@ class _Lowering:
             target = UOp(ops.PARAM, node.dtype, (), (f"out{n}", node.shape, True))
             value = self.body(node, idx, TRUE)
             stores.append(UOp(ops.STORE, dtypes.void, (target, TRUE, value, *idx)))
-        return Kernel(tuple(stores), self.group, tuple(self.inputs))
+        used = {u for u in toposort(stores) if u.op is ops.PARAM}  # a load may have been simplified away
+        return Kernel(tuple(stores), self.group, tuple([n for n, p in self.inputs.items() if p in used]))
 
     def fresh(self, size: int, used: frozenset[UOp]) -> UOp:
         """Return a range with the smallest name that is neither free in the index vector nor of another size."""
