@@ -10,6 +10,7 @@ shape `(lanes,)`.
 * SPECIALs whose name begins with "grid" count blocks; all others count the threads of a block.  Thread
   numbers count fastest along the SPECIAL whose name sorts first ("block0" before "block1"); one that begins
   with "warp" comes before all others.
+* An array whose elements are vectors has two axes, (element, lane), and is read and written by whole elements.
 * Local memory starts out poisoned (NaN, bytes 0xA5).  An asynchronous copy poisons its destination when it
   starts and takes place only in the STAGE_WAIT that retires its group, so that a missing wait shows.
 * Indices are checked against the declared sizes, and against the alignment in elements that the argument of a
@@ -191,7 +192,8 @@ class Interpreter:
         found: dict[UOp, Value] = {}
         for u in self._parameters:
             if u.op is ops.LOCAL and (u.arg[2] == "register") == register:
-                found[u] = np.empty(math.prod(n for n in u.arg[1] if n), to_numpy(u.dtype))
+                size, lanes = math.prod(n for n in u.arg[1] if n), u.dtype.lanes
+                found[u] = np.empty(size if lanes == 1 else (size, lanes), to_numpy(u.dtype.scalar))
                 _poison(found[u])
         return found
 
@@ -336,8 +338,8 @@ class _Translator:
     def _translate(self, position: int, u: UOp) -> None:
         name = f"v{position}"
         if u.op.effect is Effect.DEFINE:
-            if u.op in (ops.PARAM, ops.LOCAL) and u.dtype.lanes > 1:
-                raise InternalError(f"a buffer of {u.dtype}; buffers have scalar elements")
+            if u.op is ops.PARAM and u.dtype.lanes > 1:
+                raise InternalError(f"a parameter of {u.dtype}; parameters have scalar elements")
             self._visible[0].setdefault(u, self.parameters.setdefault(u, name))
             return
         if u.op in (ops.END, ops.ENDIF):
@@ -428,6 +430,8 @@ class _Translator:
 
     def _load(self, position: int, u: UOp, operands: Sequence[str]) -> str:
         lanes, index = u.dtype.lanes, u.src[1].dtype
+        if u.src[0].dtype.lanes > 1:
+            return self._call(position, _load_whole, *operands)
         if len(operands) == 3 or index.lanes > 1:
             return self._call(position, partial(_load_gated, lanes, u.arg or 1), *operands)
         if lanes == 1:
@@ -439,6 +443,8 @@ class _Translator:
         if buffer.op is ops.PARAM and not buffer.arg[2]:
             raise InternalError(f"it stores to {buffer.arg[0]!r}, which is declared read-only")
         lanes, index = u.src[2].dtype.lanes, u.src[1].dtype
+        if buffer.dtype.lanes > 1:
+            return self._call(position, _store_whole, *operands)
         if len(operands) == 4 or index.lanes > 1:
             return self._call(position, partial(_store_gated, max(lanes, index.lanes), u.arg or 1), *operands)
         if lanes == 1:
@@ -578,6 +584,19 @@ def _store_gated(
 ) -> None:
     on, at = _lanes_at(lanes, alignment, buffer, index, gate)
     buffer[at] = np.broadcast_to(value, lanes)[on]
+
+
+def _load_whole(buffer: Array, index: Value, gate: Value = True) -> Array:
+    """Load one element of an array of vectors; lanes whose gate is false are 0."""
+    if not np.any(gate):
+        return np.zeros_like(buffer[0])
+    loaded: Array = np.where(gate, _load(buffer, index), buffer.dtype.type(0))
+    return loaded
+
+
+def _store_whole(buffer: Array, index: Value, value: Array, gate: Value = True) -> None:
+    if np.any(gate):
+        _store(buffer, index, np.where(gate, value, _load(buffer, index)))
 
 
 class _Stages:
