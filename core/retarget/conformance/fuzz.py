@@ -1,0 +1,234 @@
+"""Find wrong code: random graphs on a device against the NumPy graph evaluator.
+
+    python -m retarget.conformance.fuzz --device llvm --count 500 --seed 0 [--schedules]
+
+Each graph is compared within the bounds of `bounds`; with `--schedules` each of its kernels runs under a random
+schedule.  A failing graph is reduced and printed as IR text with its seed and schedules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import pipeline, registry
+from ..errors import DTypeError, RetargetError
+from ..ir.dtypes import ARRAY_DTYPES, DType
+from ..ir.text import dump
+from ..optimize.schedule import Schedule
+from ..schedule.kernel import Kernel
+from .bounds import evaluate, mismatches, wide
+from .execute import Choose, Execution, execute
+from .generate import Graph, generate
+from .minimize import minimize
+from .schedules import legal_schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A graph that gave wrong values, or an error.
+
+    Attributes
+    ----------
+    graph
+        The graph; reduced, if it came from `fuzz`.
+    kind
+        "wrong values", or the name of an exception.
+    message
+        Where the first wrong value is and how far off, or what the exception says.
+    schedules
+        The schedules of its kernels.
+    """
+
+    graph: Graph
+    kind: str
+    message: str
+    schedules: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.graph.seed}: {self.kind}", f"  {self.message}"]
+        lines += [f"  schedule of kernel {n}: {s or '(none)'}" for n, s in enumerate(self.schedules)]
+        lines.append(dump(self.graph.roots))
+        for u, values in self.graph.data.items():
+            text = np.array2string(wide(values), threshold=64, separator=", ").replace("\n", " ")
+            lines.append(f"# buffer {u.arg[0]}: {text}")
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What a fuzzing run did."""
+
+    graphs: int = 0
+    kernels: int = 0
+    elements: int = 0
+    unbounded: int = 0
+    illegal: int = 0
+
+
+def usable_dtypes(device: str) -> tuple[DType, ...]:
+    """Return the dtypes that a device stores and computes in."""
+    caps = pipeline.toolchain(registry.device(device).target).capabilities
+    return tuple([d for d in ARRAY_DTYPES if caps.storage.get(d.name) and caps.arithmetic.get(d.name)])
+
+
+def check(
+    graph: Graph, device: str, choose: Choose | None = None, statistics: Statistics | None = None
+) -> Failure | None:
+    """Run a graph on a device, and say what is wrong with the result, if anything."""
+    expected, bounds = evaluate(graph.roots, graph.data)
+    schedules: list[Schedule] = []
+
+    def note(kernel: Kernel) -> Schedule:
+        tools = pipeline.toolchain(registry.device(device).target)
+        schedules.append(choose(kernel) if choose is not None else pipeline.schedule_for(kernel, tools))
+        return schedules[-1]
+
+    try:
+        done: Execution = execute(graph.roots, graph.data, device, note)
+    except DTypeError:
+        raise  # the graph asks for what the device says it has not: the caller's mistake
+    except Exception as error:  # whatever the compiler stumbles over is what is looked for
+        text = str(error).splitlines()
+        kind = type(error).__name__
+        return Failure(graph, kind, text[0] if text else kind, tuple(map(str, schedules)))
+    if statistics is not None:
+        statistics.graphs += 1
+        statistics.kernels += len(done.kernels)
+        statistics.elements += sum(b.size for b in bounds)
+        statistics.unbounded += int(sum(np.isinf(b).sum() for b in bounds))
+    for n, (values, right, bound) in enumerate(zip(done.values, expected, bounds, strict=True)):
+        wrong = mismatches(values, right, bound)
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            message = (
+                f"output {n}: {int(wrong.sum())} of {wrong.size} elements; at {at} it has {values[at]!r}, "
+                f"expected {right[at]!r} within {bound[at]:.3g}"
+            )
+            return Failure(graph, "wrong values", message, tuple(map(str, schedules)))
+    return None
+
+
+def random_choice(seed: int, device: str, statistics: Statistics | None = None) -> Choose:
+    """Return a chooser of random legal schedules, the same for the same seed and kernel."""
+    caps = pipeline.toolchain(registry.device(device).target).capabilities
+
+    def choose(kernel: Kernel) -> Schedule:
+        schedule, refused = legal_schedule(kernel, f"{seed} {','.join(kernel.ranges)}", caps)
+        if statistics is not None:
+            statistics.illegal += refused
+        return schedule
+
+    return choose
+
+
+def reduce_failure(failure: Failure, device: str, seed: int | None = None) -> Failure:
+    """Return a smaller failure of the same kind; `seed`: random schedules were used."""
+    choosers: list[Choose | None] = [None]
+    if seed is not None:
+        choosers = [random_choice(s, device) for s in (seed, 1, 2, 3, 4)]
+    found = failure
+
+    def fails(graph: Graph) -> bool:
+        nonlocal found
+        for choose in choosers:
+            try:
+                again = check(graph, device, choose)
+            except RetargetError:
+                return False
+            if again is not None and again.kind == failure.kind:
+                found = again
+                return True
+        return False
+
+    small = minimize(failure.graph, fails)
+    graph = Graph(small.roots, small.data, failure.graph.seed)
+    return Failure(graph, found.kind, found.message, found.schedules)
+
+
+def fuzz(
+    device: str,
+    seeds: Sequence[int],
+    *,
+    schedules: bool = False,
+    size: int = 12,
+    reduce: bool = True,
+    statistics: Statistics | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> Iterator[Failure]:
+    """Yield the failures of random graphs on a device.
+
+    Parameters
+    ----------
+    device
+        A device's name.
+    seeds
+        One graph each.
+    schedules
+        Whether kernels run under random schedules.
+    size
+        Functions in a graph.
+    reduce
+        Whether failing graphs are reduced.
+    statistics
+        Counts what was done.
+    advance
+        Called after each graph.
+    """
+    named = usable_dtypes(device)
+    for seed in seeds:
+        graph = generate(seed, size, named)
+        choose = random_choice(seed, device, statistics) if schedules else None
+        failure = check(graph, device, choose, statistics)
+        if failure is not None:
+            yield reduce_failure(failure, device, seed if schedules else None) if reduce else failure
+        advance()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m retarget.conformance.fuzz",
+        description="Run random graphs on a device and compare them with the NumPy graph evaluator.",
+        epilog="example: python -m retarget.conformance.fuzz --device llvm --count 500 --seed 0 --schedules",
+    )
+    parser.add_argument("--device", default="auto", help='the device, for example "llvm" (default: auto)')
+    parser.add_argument("--count", type=int, default=100, help="how many graphs (default: 100)")
+    parser.add_argument("--seed", type=int, default=0, help="the first graph's seed (default: 0)")
+    parser.add_argument("--size", type=int, default=12, help="functions in a graph (default: 12)")
+    parser.add_argument("--schedules", action="store_true", help="run kernels under random schedules")
+    parser.add_argument("--keep", action="store_true", help="print failing graphs as they are, not reduced")
+    options: Any = parser.parse_args(arguments)
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    device = registry.device(options.device).name
+    statistics = Statistics()
+    failures = 0
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(f"graphs on {device}", total=options.count)
+        seeds = range(options.seed, options.seed + options.count)
+        for failure in fuzz(
+            device, seeds, schedules=options.schedules, size=options.size, reduce=not options.keep,
+            statistics=statistics, advance=lambda: progress.advance(task),
+        ):  # fmt: skip
+            failures += 1
+            progress.console.file.flush()
+            print(failure, end="\n\n", flush=True)
+    print(
+        f"{statistics.graphs} graphs, {statistics.kernels} kernels, {statistics.elements} elements "
+        f"({statistics.unbounded} without a bound)"
+        + (f", {statistics.illegal} illegal schedules skipped" if options.schedules else "")
+        + f"; {failures} failures"
+    )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

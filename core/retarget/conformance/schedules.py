@@ -1,0 +1,66 @@
+"""Random legal schedules of a kernel: splits that divide and splits that do not, every axis kind, any order."""
+
+from __future__ import annotations
+
+import random
+
+from ..errors import ScheduleError
+from ..ir import ops
+from ..ir.index import range_size
+from ..linearize.linearize import linearize
+from ..optimize.apply import apply_schedule
+from ..optimize.schedule import Axis, Schedule
+from ..registry.capabilities import Capabilities
+from ..schedule.kernel import Kernel
+
+_WIDTHS = (2, 4, 8, 16)
+
+
+def random_schedule(kernel: Kernel, rng: random.Random, capabilities: Capabilities) -> Schedule:
+    """Return a schedule that may or may not be legal for a kernel."""
+    reduced = {r for u in kernel.nodes if u.op is ops.REDUCE for r in u.src[1:]}
+    kinds = [k for k in ("unroll", "vector") if k in capabilities.axis_kinds]
+    if capabilities.vector_bits == 0 and "vector" in kinds:
+        kinds.remove("vector")
+    splits: list[tuple[str, list[Axis]]] = []
+    names: list[str] = []
+    vector_left = thread_left = True
+    candidates = list(kernel.ranges.items())
+    rng.shuffle(candidates)
+    for name, r in candidates:
+        axes = [Axis(f"{name}o")]
+        size = range_size(r)
+        if rng.random() < 0.7:
+            kind = rng.choice([*kinds, "loop", *(["own"] if r in reduced else [])])
+            if kind == "vector" and vector_left:
+                axes.append(Axis(f"{name}v", rng.choice(_WIDTHS), "vector"))
+                vector_left = rng.random() < 0.2
+            elif kind != "vector":
+                axes.append(Axis(f"{name}{kind[0]}", rng.choice((2, 3, 4, min(size, 5))), kind))
+            if rng.random() < 0.4:
+                inner = rng.choice(["loop", *[k for k in kinds if k != "vector"]])
+                axes.insert(1, Axis(f"{name}x", rng.choice((2, 3, 4)), inner))
+        if thread_left and r not in reduced and "thread" in capabilities.axis_kinds and rng.random() < 0.3:
+            axes[0] = Axis(axes[0].name, None, "thread")
+            thread_left = False
+        if len(axes) > 1 or axes[0].kind != "loop":
+            splits.append((name, axes))
+            names += [a.name for a in axes if a.kind != "thread"]
+        else:
+            names.append(name)
+    rng.shuffle(names)
+    order = names[: rng.randint(0, len(names))] if rng.random() < 0.5 else names
+    return Schedule.of(splits, order)
+
+
+def legal_schedule(kernel: Kernel, seed: int | str, capabilities: Capabilities, attempts: int = 20) -> tuple[Schedule, int]:
+    """Return the first legal one of a series of random schedules, and how many illegal ones came before it."""
+    rng = random.Random(seed)
+    for refused in range(attempts):
+        schedule = random_schedule(kernel, rng, capabilities)
+        try:
+            linearize(apply_schedule(kernel, schedule), capabilities)
+        except ScheduleError:
+            continue
+        return schedule, refused
+    return Schedule(), attempts
