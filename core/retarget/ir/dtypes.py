@@ -55,7 +55,7 @@ class DType:
         if found is None:
             found = DType(self.name, self.kind, self.bits, self.mantissa, self.exponent)
             found.lanes, found.scalar, found._vectors = lanes, self.scalar, vectors
-            vectors[lanes] = found
+            found = vectors.setdefault(lanes, found)  # another thread may have been first
         return found
 
     @property

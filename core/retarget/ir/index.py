@@ -1,19 +1,24 @@
 """Index arithmetic that is canonical when it is built, and masks over it.
 
-An index expression is AFFINE(constant, coefficients; atoms) in which each atom is a RANGE, a VAR, an IDIV, an IMOD, an
-IMUL or an IVALUE, at most once, ordered by `sort_key`; a lone atom stands for itself.  Every node knows its bounds.
-Quotient and remainder of one division are built from the same residue, so that `n*(x//n) + x%n` recombines to `x`;
-no later rewriting is needed.  Floor semantics throughout, as Python's `//` and `%`.
+An index expression is AFFINE(constant, coefficients; atoms) in which each atom is a RANGE, a VAR, an IDIV, an
+IMOD, an IMUL or an IVALUE, at most once, ordered by `sort_key`; a lone atom stands for itself.  Every node
+knows its bounds.  Quotient and remainder of one division are built from the same residue, so that
+`n*(x//n) + x%n` recombines to `x`; no later rewriting is needed.  Floor semantics throughout, as Python's
+`//` and `%`.
 
 A mask is a bool constant, GE0(index), or ALL(masks...), flat and ordered.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from . import dtypes, ops
+from .ops import AFFINE, IDIV, IMOD
 from .uop import UOp, const, sort_key
+
+INDEX = dtypes.index
 
 TRUE = const(True, dtypes.bool_)
 FALSE = const(False, dtypes.bool_)
@@ -21,7 +26,7 @@ FALSE = const(False, dtypes.bool_)
 
 def iconst(value: int) -> UOp:
     """Return a constant index."""
-    return UOp(ops.AFFINE, dtypes.index, (), (value, ()))
+    return UOp(AFFINE, INDEX, (), (value, ()))
 
 
 ZERO = iconst(0)
@@ -31,9 +36,11 @@ ONE = iconst(1)
 def irange(size: int | UOp, name: str, kind: str = "loop") -> UOp:
     """Return the range 0 <= i < size; a range of size 1 is the constant 0."""
     if isinstance(size, int):
-        return ZERO if size == 1 else UOp(ops.RANGE, dtypes.index, (), (name, size, kind))
+        return ZERO if size == 1 else UOp(ops.RANGE, INDEX, (), (name, size, kind))
     value = constant(size)
-    return irange(value, name, kind) if value is not None else UOp(ops.RANGE, dtypes.index, (size,), (name, None, kind))
+    if value is not None:
+        return irange(value, name, kind)
+    return UOp(ops.RANGE, INDEX, (size,), (name, None, kind))
 
 
 def range_size(r: UOp) -> int:
@@ -44,55 +51,86 @@ def range_size(r: UOp) -> int:
 
 def constant(x: UOp) -> int | None:
     """Return the value of a constant index expression, else None."""
-    return x.arg[0] if x.op is ops.AFFINE and not x.src else None
+    return x.arg[0] if x.op is AFFINE and not x.src else None
 
 
 def terms(x: UOp) -> tuple[int, list[tuple[UOp, int]]]:
     """Return (constant, [(atom, coefficient), ...]) of an index expression."""
-    if x.op is ops.AFFINE:
+    if x.op is AFFINE:
         return x.arg[0], list(zip(x.src, x.arg[1], strict=True))
     return 0, [(x, 1)]
 
 
 def _build(c: int, d: dict[UOp, int]) -> UOp:
-    """Return the canonical sum c + sum(coefficient * atom)."""
-    recombined = True
-    while recombined:
-        recombined = False
-        for a, k in d.items():
-            # k*(x % n) + k*n*(x // n) -> k*x
-            if a.op is ops.IMOD and k:
-                q = UOp(ops.IDIV, dtypes.index, a.src, a.arg)
-                if d.get(q, 0) == k * a.arg:
-                    d[q] = 0
-                    d[a] = 0
-                    c2, inner = terms(a.src[0])
-                    c += k * c2
-                    for b, kb in inner:
-                        d[b] = d.get(b, 0) + k * kb
-                    recombined = True
-                    break
-    items = [(a, k) for a, k in d.items() if k]
-    if not items:
-        return iconst(c)
-    if len(items) == 1:
-        a, k = items[0]
-        if c == 0 and k == 1:
-            return a
-    else:
-        items.sort(key=_by_key)
-    return UOp(ops.AFFINE, dtypes.index, tuple([a for a, _ in items]), (c, tuple([k for _, k in items])))
+    """Return the canonical sum c + sum(coefficient * atom); `d` is used up."""
+    atoms = []
+    has_div = has_mod = False  # has_mod: there is a remainder, or a quotient of one
+    for a, k in d.items():
+        if k:
+            atoms.append(a)
+            op = a.op
+            if op is IDIV:
+                has_div = True
+                has_mod = has_mod or a.src[0].op is IMOD
+            elif op is IMOD:
+                has_mod = True
+    if has_div and has_mod:
+        c = _recombine(c, d)
+        atoms = [a for a, k in d.items() if k]
+    if len(atoms) > 1:
+        atoms.sort(key=_by_key)
+    return _sum(c, atoms, [d[a] for a in atoms])
 
 
-def _by_key(item: tuple[UOp, int]) -> tuple[object, ...]:
-    return sort_key(item[0])
+def _sum(c: int, atoms: Sequence[UOp], coefficients: Sequence[int]) -> UOp:
+    """Return the sum of atoms in canonical order; part of a canonical sum, or a multiple of it, is one."""
+    if len(atoms) == 1 and c == 0 and coefficients[0] == 1:
+        return atoms[0]
+    return UOp(AFFINE, INDEX, tuple(atoms), (c, tuple(coefficients)))
+
+
+def _by_key(a: UOp) -> tuple[object, ...]:
+    return a._key or sort_key(a)
+
+
+def _recombine(c: int, d: dict[UOp, int]) -> int:
+    """Put quotients and remainders in `d` together where both are there; return the new constant.
+
+    k*(x % n) + k*n*(x // n) is k*x, for the forms that `divmod_` gives to x // n and x % n.  Where x % n needs no
+    division, k*n*(x // n) alone is k*x - k*(x % n).
+    """
+    again = True
+    while again:
+        again = False
+        for a in sorted([a for a, k in d.items() if k and (a.op is IDIV or a.op is IMOD)], key=_by_key):
+            k, n = d[a], a.arg
+            x = a.src[0]
+            if a.op is IDIV:
+                if k % n:
+                    continue
+                k //= n
+            quotient, remainder = divmod_(x, n)
+            # Each term that divides must be there in full; the others may have merged with something else.
+            parts = [(b, k * n * kb) for b, kb in terms(quotient)[1]] + [
+                (b, k * kb) for b, kb in terms(remainder)[1]
+            ]
+            divisions = [(b, kb) for b, kb in parts if b.op is IDIV or b.op is IMOD]
+            if len(divisions) > (a.op is IMOD) and all(d.get(b, 0) == kb for b, kb in divisions):
+                for b, kb in parts:
+                    d[b] = d.get(b, 0) - kb
+                c += k * (terms(x)[0] - n * terms(quotient)[0] - terms(remainder)[0])
+                for b, kb in terms(x)[1]:
+                    d[b] = d.get(b, 0) + k * kb
+                again = True
+                break
+    return c
 
 
 def combine(pairs: Iterable[tuple[UOp, int]], c: int = 0) -> UOp:
     """Return c + the sum of coefficient * index over (index, coefficient) pairs."""
     d: dict[UOp, int] = {}
     for x, k in pairs:
-        if x.op is ops.AFFINE:
+        if x.op is AFFINE:
             c0, coefs = x.arg
             c += c0 * k
             for a, ka in zip(x.src, coefs, strict=True):
@@ -128,7 +166,7 @@ def imul(a: UOp, b: UOp) -> UOp:
     for x, kx in ta:
         for y, ky in tb:
             p, q = (x, y) if sort_key(x) <= sort_key(y) else (y, x)
-            pairs.append((UOp(ops.IMUL, dtypes.index, (p, q)), kx * ky))
+            pairs.append((UOp(ops.IMUL, INDEX, (p, q)), kx * ky))
     return combine(pairs, ca * cb)
 
 
@@ -136,31 +174,54 @@ def divmod_(x: UOp, n: int) -> tuple[UOp, UOp]:
     """Return (x // n, x % n) for a positive constant n, in forms that recombine."""
     if n == 1:
         return x, ZERO
-    c, t = terms(x)
-    if not t:
-        return iconst(c // n), iconst(c % n)
-    if 0 <= x.vmin and x.vmax < n:
-        return ZERO, x
+    low = x.vmin // n
+    if low == x.vmax // n:
+        return iconst(low), ishift(x, -n * low)
+    if x.op is not AFFINE:
+        return _divide(x, n)
+    c, coefs = x.arg
+    if 0 <= c < n and min(coefs) >= 0 and max(coefs) < n:
+        return _divide(x, n)
     # Multiples of n go to the quotient; the residue keeps coefficients in [0, n).
-    q = combine([(a, k // n) for a, k in t], c // n)
-    r = combine([(a, k % n) for a, k in t], c % n)
-    if 0 <= r.vmin and r.vmax < n:
-        return q, r
+    q = _build(c // n, {a: k // n for a, k in zip(x.src, coefs, strict=True)})
+    r = _build(c % n, {a: k % n for a, k in zip(x.src, coefs, strict=True)})
     low = r.vmin // n
     if low == r.vmax // n:
         return ishift(q, low), ishift(r, -n * low)
-    c, t = terms(r)
-    # Where g divides n and the terms that g does not divide stay in [0, g), they cannot carry: divide them away.
-    for g in sorted({k for _, k in t if k > 1 and n % k == 0}, reverse=True):
-        part = combine([(a, k) for a, k in t if k % g], c % g)
-        if 0 <= part.vmin and part.vmax < g:
-            q2, r2 = divmod_(combine([(a, k // g) for a, k in t if k % g == 0], c // g), n // g)
-            return iadd(q, q2), combine(((r2, g), (part, 1)))
-    if r.op is ops.IDIV:  # (y // m) // n = y // (m*n)
-        return iadd(q, divmod_(r.src[0], r.arg * n)[0]), UOp(ops.IMOD, dtypes.index, (r,), n)
-    if r.op is ops.IMOD and r.arg % n == 0:  # (y % (m*n)) % n = y % n
-        return iadd(q, UOp(ops.IDIV, dtypes.index, (r,), n)), divmod_(r.src[0], n)[1]
-    return iadd(q, UOp(ops.IDIV, dtypes.index, (r,), n)), UOp(ops.IMOD, dtypes.index, (r,), n)
+    q2, r2 = _divide(r, n)
+    return iadd(q, q2), r2
+
+
+def _divide(r: UOp, n: int) -> tuple[UOp, UOp]:
+    """Return quotient and remainder of a residue: its coefficients and constant are in [0, n)."""
+    if r.op is AFFINE:
+        c, coefs = r.arg
+        atoms = r.src
+        # Where g divides n and the terms that g does not divide stay between two multiples of g, they cannot
+        # carry: divide the others by g.
+        for g in sorted({math.gcd(k, n) for k in coefs}, reverse=True):
+            if g == 1:
+                break
+            lo = hi = c % g
+            low_atoms, low, high_atoms, high = [], [], [], []
+            for a, k in zip(atoms, coefs, strict=True):
+                if k % g:
+                    low_atoms.append(a)
+                    low.append(k)
+                    lo += k * a.vmin
+                    hi += k * a.vmax
+                else:
+                    high_atoms.append(a)
+                    high.append(k // g)
+            carry = lo // g
+            if carry == hi // g:
+                q, rest = divmod_(_sum(c // g + carry, high_atoms, high), n // g)
+                return q, combine(((rest, g), (_sum(c % g - carry * g, low_atoms, low), 1)))
+    elif r.op is IDIV:  # (y // m) // n = y // (m*n)
+        return divmod_(r.src[0], r.arg * n)[0], UOp(IMOD, INDEX, (r,), n)
+    elif r.op is IMOD and r.arg % n == 0:  # (y % (m*n)) % n = y % n
+        return UOp(IDIV, INDEX, (r,), n), divmod_(r.src[0], n)[1]
+    return UOp(IDIV, INDEX, (r,), n), UOp(IMOD, INDEX, (r,), n)
 
 
 def flatten(indices: Sequence[UOp], shape: Sequence[int]) -> UOp:

@@ -111,9 +111,9 @@ def _same(kinds: str) -> Rule:
     def rule(dtype: DType, src: tuple[UOp, ...], arg: Any) -> str | None:
         if dtype.kind not in kind_set:
             return f"dtype {dtype} is not one of {', '.join(sorted(kind_set))}"
-        for n, s in enumerate(src):
+        for s in src:
             if s.dtype is not dtype:
-                return f"operand {n} is {s.dtype}, expected {dtype}"
+                return f"operand {src.index(s)} is {s.dtype}, expected {dtype}"
         return None
 
     return rule
@@ -152,11 +152,15 @@ def _bool(dtype: DType, src: tuple[UOp, ...], arg: Any) -> str | None:
     return None if dtype is dtypes.bool_ else f"mask has dtype {dtype}"
 
 
+_PYTHON_TYPES: dict[str, type] = {"bool": bool, "int": int, "uint": int, "float": float}
+
+
 def _const(dtype: DType, src: tuple[UOp, ...], arg: Any) -> str | None:
-    wanted: type = {"bool": bool, "int": int, "uint": int, "float": float}.get(dtype.kind, type(None))
-    if type(arg) is not wanted:
+    wanted = _PYTHON_TYPES.get(dtype.kind)
+    if wanted is None or type(arg) is not wanted:
         return f"value {arg!r} does not suit {dtype}"
-    if dtype.is_int and not dtype.min <= arg <= dtype.max:
+    value: Any = arg
+    if wanted is int and not dtype.min <= value <= dtype.max:
         return f"value {arg} is out of range of {dtype}"
     return None
 

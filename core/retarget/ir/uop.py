@@ -286,12 +286,13 @@ _INDEX_OPS = frozenset({ops.AFFINE, ops.IDIV, ops.IMOD, ops.IMUL, ops.GE0, ops.A
 
 def sort_key(u: UOp) -> tuple[Any, ...]:
     """Return a structural key that orders index expressions the same way in every process."""
-    key: tuple[Any, ...] | None = u._key
-    if key is not None:
-        return key
-    for s in toposort((u,)):
-        if s._key is None:
-            _set_key(s, _key(s))
+    if u._key is None:
+        for s in u.src:
+            if s._key is None:
+                for t in toposort((s,)):
+                    if t._key is None:
+                        _set_key(t, _key(t))
+        _set_key(u, _key(u))
     return u._key  # type: ignore[no-any-return]
 
 
@@ -305,7 +306,7 @@ def _key(u: UOp) -> tuple[Any, ...]:
             return (0, len(name) - len(digits), "", int(digits), *rest)
         return (0, len(name) - len(digits), name, 0, *rest)
     if u.op in _INDEX_OPS:
-        return (1, u.op.name, repr(u.arg), *[s._key for s in u.src])
+        return (1, u.op.name, u.arg, *[s._key for s in u.src])
     # Values under an IVALUE may be deep: a digest is compared in constant time.
     text = repr((u.op, u.dtype, u.arg, [s._key for s in u.src]))
     return (2, hashlib.blake2b(text.encode(), digest_size=16).hexdigest())

@@ -470,6 +470,7 @@ def verify_program(program: Sequence[UOp], where: str = "") -> None:
     names: dict[str, UOp] = {}
     blocks: Blocks = []
     own: list[UOp] = []  # what the innermost block made visible
+    sees = visible.issuperset
     table, index, special_care = _LINEAR, dtypes.index, _SPECIAL_CARE
     for position, u in enumerate(program):
         fault = None
@@ -481,15 +482,12 @@ def verify_program(program: Sequence[UOp], where: str = "") -> None:
             least, most, rule, check = entry
             if not least <= len(src) <= most:
                 fault = f"has {len(src)} operands"
+            elif not sees(src):
+                fault = _not_visible(u, visible, program[:position])
             else:
-                for s in src:
-                    if s not in visible:
-                        fault = _not_visible(u, s, program[:position])
-                        break
-                else:
-                    fault = rule(u.dtype, src, u.arg)
-                    if fault is None and check is not None:
-                        fault = check(u)
+                fault = rule(u.dtype, src, u.arg)
+                if fault is None and check is not None:
+                    fault = check(u)
         if fault is None:
             if u.dtype is index:
                 fault = "has dtype index; the linearizer picks int32 or int64"
@@ -535,8 +533,8 @@ def _scope_fault(u: UOp, visible: set[UOp], names: dict[str, UOp], blocks: Block
     return None
 
 
-def _not_visible(u: UOp, operand: UOp, before: Sequence[UOp]) -> str:
-    n = u.src.index(operand)
+def _not_visible(u: UOp, visible: set[UOp], before: Sequence[UOp]) -> str:
+    n, operand = next((n, s) for n, s in enumerate(u.src) if s not in visible)
     stood = "stands in a block that is closed" if operand in before else "does not stand before it"
     return f"operand {n}, {operand!r}, {stood}"
 
