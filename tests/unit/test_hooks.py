@@ -8,13 +8,14 @@ import sys
 import timeit
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pluggy
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from retarget.codegen import hook_docs, hookspecs
@@ -344,21 +345,40 @@ class Script:
         return got if after == "pass" else [self.label, repr(got)]
 
 
+def implementation(kind: str, **changes: Any) -> dict[str, Any]:
+    """What a generated implementation is like; the defaults are a good citizen."""
+    defaults = {
+        "place": "",
+        "parameters": "ctx",
+        "before": "value",
+        "after": "pass",
+        "yields": 1,
+        "targets": (),
+        "ops": (),
+        "dtypes": (),
+    }
+    return {"kind": kind, **defaults, **changes}
+
+
+plain, wrapper, hookwrapper = (partial(implementation, kind) for kind in ("plain", "wrapper", "hookwrapper"))
+
+
 @st.composite
 def implementations(draw: st.DrawFn) -> dict[str, Any]:
-    kind = draw(st.sampled_from(["plain", "plain", "plain", "wrapper", "wrapper", "hookwrapper"]))
-    place = draw(st.sampled_from(["", "", "tryfirst", "trylast"]))
-    return {
-        "kind": kind,
-        "place": place,
-        "parameters": draw(st.sampled_from(PARAMETERS)),
-        "before": draw(st.sampled_from(["value", "value", "none", "none", *FAULTS])),
-        "after": draw(st.sampled_from(["pass", "pass", "replace", "fail", *FAULTS])),
-        "yields": draw(st.sampled_from([1, 1, 1, 1, 1, 1, 0, 2])),
-        "targets": draw(st.sampled_from([(), (), (), ("t/*",), ("other/*",)])),
-        "ops": draw(st.sampled_from([(), (), (), ("ADD", "LOAD"), ("SUB",)])),
-        "dtypes": draw(st.sampled_from([(), (), (), ("float32",), ("int8", "bool")])),
-    }
+    def one_of(*choices: Any) -> Any:
+        return draw(st.sampled_from(choices))
+
+    return implementation(
+        one_of("plain", "plain", "plain", "wrapper", "wrapper", "hookwrapper"),
+        place=one_of("", "", "tryfirst", "trylast"),
+        parameters=one_of(*PARAMETERS),
+        before=one_of("value", "value", "none", "none", *FAULTS),
+        after=one_of("pass", "pass", "replace", "fail", *FAULTS),
+        yields=one_of(1, 1, 1, 1, 1, 1, 0, 2),
+        targets=one_of((), (), (), ("t/*",), ("other/*",)),
+        ops=one_of((), (), (), ("ADD", "LOAD"), ("SUB",)),
+        dtypes=one_of((), (), (), ("float32",), ("int8", "bool")),
+    )
 
 
 def matches(spec: dict[str, Any]) -> bool:
@@ -375,8 +395,8 @@ def make(spec: dict[str, Any], hook: str, label: str, log: list[str], *, filtere
     parameters = spec["parameters"] if hook == "render_load" else spec["parameters"] and "ctx"
     names = [name.partition("=")[0].strip() for name in parameters.split(",") if name]
     script = Script(spec, label, log)
-    plain = spec["kind"] == "plain"
-    call = f"script.plain({', '.join(names)})" if plain else f"(yield from script.wrap({', '.join(names)}))"
+    arguments = ", ".join(names)
+    call = f"script.plain({arguments})" if spec["kind"] == "plain" else f"(yield from script.wrap({arguments}))"
     namespace: dict[str, Any] = {"script": script}
     exec(f"def {hook}({parameters}): return {call}", namespace)
     function = namespace[hook]
@@ -404,7 +424,12 @@ def outcome(call: Callable[[], Any], log: list[str]) -> tuple[Any, ...]:
 # A wrapper with a second yield makes pluggy abandon those outside it, which Python closes at some later time.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::pluggy.PluggyTeardownRaisedWarning")
-@settings(max_examples=400, deadline=None)
+@example([plain(before="stop"), wrapper(), hookwrapper()], "render_load")
+@example([plain(), wrapper(yields=2), wrapper()], "render_load")
+@example([plain(), hookwrapper(yields=0), wrapper()], "render_load")
+@example([plain(parameters="ctx, uop=5"), plain(before="none")], "render_load")
+@example([plain(place="tryfirst"), plain(), plain(place="trylast")], "render_preamble")
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(implementations(), max_size=6),
     st.sampled_from(["render_load", "render_load", "render_preamble"]),

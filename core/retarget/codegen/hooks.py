@@ -428,10 +428,8 @@ def _compose(hook: Hook, steps: Sequence[pluggy.HookImpl]) -> Chain:
 
 def _compose_plain(hook: Hook, steps: Sequence[pluggy.HookImpl]) -> Chain:
     """Return a function that asks each step, written out for exactly these steps."""
-    if hook.firstresult and len(steps) == 1:
-        only = steps[0]
-        if only.argnames == hook.arguments and not only.kwargnames:
-            return only.function
+    if hook.firstresult and len(steps) == 1 and steps[0].argnames == hook.arguments:
+        return steps[0].function
     body = []
     for number, step in enumerate(steps):
         call = _call(f"step{number}", hook, step)
