@@ -1,10 +1,12 @@
 """Choose a schedule from what a kernel touches and what its target has; no shape tables.
 
-1. *Vector axis*: the range along which most accesses are contiguous, and none has to gather if that can be had.
-2. *Register tile*: a reduction whose terms are products of two operands, each free of one of the other's output
-   axes, gets a tile of accumulators, so that each loaded vector is used several times.
+1. *Products*: a sum of products of two operands, each free of an output axis of the other (a matmul, a convolution),
+   gets a tile of accumulators, vectors along one of those axes and rows along the other, so that each loaded vector is
+   used several times.  The operand with the vectors is packed into a local panel that stays in the cache.
+2. *Vector axis* of everything else: the range along which most accesses are contiguous, and none has to gather if that
+   can be had.
 3. *Own accumulators*: a reduction along the vector axis gets several, to hide the latency of its additions.
-4. *Threads*: the outermost output axis is cut into a few pieces per thread, when the kernel is worth waking them for.
+4. *Threads*: an outer output axis is cut into a few pieces per thread, when the kernel is worth waking them for.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from ..ir.index import flatten, range_size, terms
 from ..ir.uop import UOp
 from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
-from .schedule import Axis, Schedule
+from .schedule import Axis, Schedule, Stage
 
 #: Scalar operations below which a kernel is not cut for threads: about 20 microseconds of vector work.
 PARALLEL_WORK = 1 << 16
@@ -45,15 +47,21 @@ def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
     bits = max([u.dtype.bits for u in kernel.nodes if u.op in (ops.LOAD, ops.STORE) and u.dtype.bits] or [32])
     bits = max([bits, *[u.dtype.bits for u in kernel.nodes if u.op is ops.REDUCE]])
     lanes = capabilities.vector_bits // max(bits, 8) if "vector" in capabilities.axis_kinds else 0
-    vector = _vector_axis(list(ranges.values()), accesses, lanes, reduced, output)
     axes: dict[UOp, list[Axis]] = {r: [Axis(name)] for name, r in ranges.items()}
-    if vector is not None:
-        _split_vector(axes, vector, lanes, vector in reduced and vector not in output)
-        _tile(axes, kernel, vector, lanes, capabilities)
-    order = _order(axes, list(ranges.values()), output, reduced, vector)
+    product = _product(reductions, output, accesses) if lanes >= 2 and "unroll" in capabilities.axis_kinds else None
+    stages: list[Stage] = []
+    if product is not None:
+        outer = _tile(axes, product, lanes, capabilities)
+        stages = _panel(axes, product, capabilities)
+        output = [*[r for r in output if r not in outer], *outer]
+    else:
+        vector = _vector_axis(list(ranges.values()), accesses, lanes, output)
+        if vector is not None:
+            _split_vector(axes, vector, lanes, vector in reduced and vector not in output)
+    order = _order(axes, [*output, *[r for r in ranges.values() if r not in output]])
     _thread(axes, order, kernel, output, reductions, capabilities)
     splits = [(r.arg[0], a) for r, a in axes.items() if len(a) > 1 or a[0].kind != "loop"]
-    return Schedule.of(splits, order)
+    return Schedule.of(splits, order, stages)
 
 
 def _access(u: UOp) -> _Access:
@@ -68,9 +76,7 @@ def _access(u: UOp) -> _Access:
     return _Access(coefficients, frozenset(irregular), u.op is ops.STORE)
 
 
-def _vector_axis(
-    ranges: list[UOp], accesses: list[_Access], lanes: int, reduced: set[UOp], output: list[UOp]
-) -> UOp | None:
+def _vector_axis(ranges: list[UOp], accesses: list[_Access], lanes: int, output: list[UOp]) -> UOp | None:
     """Return the range to vectorize: contiguous in as many accesses as possible, strided in few."""
     best, best_score = None, 0
     for r in ranges:
@@ -112,41 +118,103 @@ def _split_vector(axes: dict[UOp, list[Axis]], vector: UOp, lanes: int, is_reduc
     axes[vector] = digits
 
 
-def _tile(axes: dict[UOp, list[Axis]], kernel: Kernel, vector: UOp, lanes: int, capabilities: Capabilities) -> None:
-    """Give a matmul-like reduction a register tile: vectors along the vector axis, rows along another output axis."""
-    products = [
-        u for u in kernel.nodes
-        if u.op is ops.REDUCE and u.arg is ops.ADD and u.src[0].op is ops.MUL and vector in u.ranges
-    ]  # fmt: skip
-    if len(products) != 1 or "unroll" not in capabilities.axis_kinds or axes[vector][-1].kind != "vector":
-        return
-    (product,) = products
-    a, b = product.src[0].src
-    rows = [r for r in product.ranges if r is not vector and ((r in a.ranges) != (r in b.ranges))
-            and ((vector in a.ranges) != (r in a.ranges))]  # fmt: skip
-    if not rows:
-        return
-    row = max(rows, key=lambda r: (range_size(r), r.arg[0]))
-    wide = 2 if range_size(vector) % (2 * lanes) == 0 and axes[vector][-1].size == lanes else 1
-    budget = max(2, (capabilities.registers - 3) // wide)
-    tall = next((n for n in (8, 6, 5, 4, 3, 2) if n <= budget and range_size(row) % n == 0), 1)
-    if tall == 1 and range_size(row) > 1:
-        tall = min(4, budget)
-    if wide > 1:
-        v = vector.arg[0]
-        axes[vector] = [Axis(f"{v}o"), Axis(f"{v}u", 2, "unroll"), Axis(f"{v}v", lanes, "vector")]
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A sum of products: `columns` is an output axis of `right` alone, `rows` one of `left` alone."""
+
+    reduction: UOp
+    left: UOp
+    right: UOp
+    rows: UOp
+    columns: UOp
+
+
+def _product(reductions: list[UOp], output: list[UOp], accesses: list[_Access]) -> _Product | None:
+    """Return the kernel's only reduction as a product, if it is one."""
+    if len(reductions) != 1:
+        return None
+    (r,) = reductions
+    if r.arg is not ops.ADD or r.src[0].op is not ops.MUL:
+        return None
+    a, b = r.src[0].src
+    only_a = [x for x in output if x in a.ranges and x not in b.ranges]
+    only_b = [x for x in output if x in b.ranges and x not in a.ranges]
+    if not only_a or not only_b:
+        return None
+    stores = [x for x in accesses if x.is_store]
+    contiguous = [x for x in (*only_a, *only_b) if all(s.coefficients.get(x) == 1 for s in stores)]
+    columns = contiguous[0] if contiguous else max((*only_a, *only_b), key=range_size)
+    if columns in only_a:
+        a, b, only_a = b, a, only_b
+    return _Product(r, a, b, max(only_a, key=range_size), columns)
+
+
+def _tile(axes: dict[UOp, list[Axis]], product: _Product, lanes: int, capabilities: Capabilities) -> list[UOp]:
+    """Split the axes of a product into a register tile; return them in loop order, the columns' blocks outside.
+
+    The tile has two vectors by as many rows as leave registers for the operands: it takes about eight independent
+    multiply-accumulates to keep the units busy.  Rows that divide the axis are preferred to a masked remainder.
+    """
+    rows, columns = product.rows, product.columns
+    width = lanes
+    while width > range_size(columns):
+        width //= 2
+    if range_size(columns) % width and range_size(columns) < 4 * width:
+        while range_size(columns) % width:
+            width //= 2
+    vectors = 2 if range_size(columns) % (2 * width) == 0 else 1
+    budget = min(8, max(2, (capabilities.registers - 3) // vectors))
+    height = range_size(rows)
+    tall = next((n for n in range(budget, 2, -1) if height % n == 0), min(4, budget, height))
+    name = columns.arg[0]
+    digits = [Axis(f"{name}o")]
+    if vectors > 1:
+        digits.append(Axis(f"{name}u", vectors, "unroll"))
+    if width > 1:
+        digits.append(Axis(f"{name}v", width, "vector"))
+    axes[columns] = digits
     if tall > 1:
-        axes[row] = [Axis(f"{row.arg[0]}o"), Axis(f"{row.arg[0]}u", tall, "unroll")]
+        axes[rows] = [Axis(f"{rows.arg[0]}o"), Axis(f"{rows.arg[0]}u", tall, "unroll")]
+    return [columns, rows]
 
 
-def _order(
-    axes: dict[UOp, list[Axis]], ranges: list[UOp], output: list[UOp], reduced: set[UOp], vector: UOp | None
-) -> list[str]:
-    """Return loops of output axes, then of reductions, then unrolled digits, then lanes."""
-    outer = [r for r in ranges if r in output]
-    inner = [r for r in ranges if r not in output]
-    loops, unrolled, lanes = [], [], []
-    for r in (*outer, *inner):
+def _panel(axes: dict[UOp, list[Axis]], product: _Product, capabilities: Capabilities) -> list[Stage]:
+    """Return the stage that packs the panel of the right operand that one block of columns touches.
+
+    It pays when the panel is read for several blocks of rows, or when its columns are not contiguous; it is made
+    when the operand is a plain load with one range per axis, and the panel fits the space for local arrays.
+    """
+    load = product.right
+    while load.op is ops.CAST:
+        load = load.src[0]
+    reduced = product.reduction.src[1:]
+    if load.op is not ops.LOAD or "vector" != axes[product.columns][-1].kind:
+        return []
+    for index in load.src[2:]:
+        parts = terms(index)[1]
+        if len(parts) > 1 or any(atom.op is not ops.RANGE for atom, _ in parts):
+            return []
+    depth = 1
+    for r in reduced:
+        if r in load.ranges:
+            depth *= range_size(r)
+    width = 1
+    for a in axes[product.columns][1:]:
+        width *= a.size or 1
+    blocks = range_size(product.rows) // max([a.size or 1 for a in axes[product.rows]])
+    room = capabilities.limits.local_bytes or (64 << 10)
+    if depth < 16 or blocks < 4 or depth * width * load.dtype.itemsize > room:
+        return []
+    name, *inner = [a.name for a in axes[product.columns]]
+    return [Stage(load.src[0].arg[0], name, (*[r.arg[0] for r in reduced if r in load.ranges], *inner))]
+
+
+def _order(axes: dict[UOp, list[Axis]], ranges: list[UOp]) -> list[str]:
+    """Return loops in the order of their ranges, then unrolled digits, then lanes."""
+    loops: list[str] = []
+    unrolled: list[str] = []
+    lanes: list[str] = []
+    for r in ranges:
         for a in axes[r]:
             {"vector": lanes, "unroll": unrolled, "own": unrolled}.get(a.kind, loops).append(a.name)
     return [*loops, *unrolled, *lanes]
@@ -172,18 +240,18 @@ def _thread(
     common = [r for r in output if all(r in u.ranges for u in reductions)]
     for r in common:
         head = axes[r][0]
-        if head.kind != "loop" or order[0] not in [a.name for a in axes[r]] and order.index(head.name) > 2:
+        if head.kind != "loop":
             continue
         inner = 1
         for a in axes[r][1:]:
             inner *= a.size or 1
         steps = -(-range_size(r) // inner)
-        if steps < 2:
+        if steps < capabilities.threads:
             continue
         pieces = min(steps, PIECES * capabilities.threads)
         each = -(-steps // pieces)
-        while each > 1 and steps % each and each * 2 > -(-steps // pieces):
-            each -= 1  # prefer pieces that divide the axis: no mask
+        while steps % each and each < 2 * -(-steps // pieces) and steps // (each + 1) >= capabilities.threads:
+            each += 1  # pieces that divide the axis need no mask
         if steps % each:
             each = -(-steps // pieces)
         name = f"{r.arg[0]}t"
