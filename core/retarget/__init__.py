@@ -1,7 +1,7 @@
 """Retarget: write an array kernel once; every device is a plugin.
 
-`import retarget as rt` gives the lazy array namespace (`retarget.array`).  What deals with devices is loaded when it is
-first used, so that importing stays cheap and never fails because of a plugin.
+`import retarget as rt` gives the lazy array namespace (`retarget.array`).  What deals with devices is loaded
+when it is first used, so that importing stays cheap and never fails because of a plugin.
 """
 
 import importlib as _importlib

@@ -19,7 +19,7 @@ from retarget_numpy.graph import evaluate
 
 
 def check_graph(roots: Sequence[UOp]) -> None:
-    """Check what the op table says of each node, and that elementwise nodes have operands of their own shape."""
+    """Check what the op table says of each node, and the shapes of its operands."""
     for node in toposort(roots):
         problem = node.op.rule(node.dtype, node.src, node.arg)
         assert problem is None, f"{node.op}: {problem}"

@@ -305,7 +305,7 @@ def test_where_broadcasts_and_promotes() -> None:
     assert rt.where(mask, rt.asarray(np.int8(1)), 2.0).dtype is rt.float32
 
 
-# -- promotion --------------------------------------------------------------------------------------------------------
+# -- promotion -----------------------------------------------------------------------------------------------
 
 # The array API's table (2024.12, "Type promotion rules"), row by row.
 SIGNED = ["int8", "int16", "int32", "int64"]
@@ -342,7 +342,8 @@ def test_promotion_is_associative_enough() -> None:
     ("dtype", "scalar", "expected"),
     [
         ("int8", 1, "int8"), ("uint8", 255, "uint8"), ("int8", 1.5, "float32"), ("float16", 1, "float16"),
-        ("float16", 1.5, "float16"), ("bfloat16", 2.5, "bfloat16"), ("float64", 1.5, "float64"), ("bool", 1, "int64"),
+        ("float16", 1.5, "float16"), ("bfloat16", 2.5, "bfloat16"), ("float64", 1.5, "float64"),
+        ("bool", 1, "int64"),
         ("bool", True, "bool"), ("bool", 1.5, "float32"), ("int32", True, "int32"), ("int64", 0.5, "float32"),
     ],
 )  # fmt: skip
@@ -368,7 +369,7 @@ def test_scalars_that_do_not_fit() -> None:
         rt.ones(2) + 10**400
 
 
-# -- errors -----------------------------------------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------------------
 
 
 def test_wrong_dtypes() -> None:
@@ -423,7 +424,7 @@ def test_devices_do_not_mix() -> None:
     same(z, np.float32([2]))
 
 
-# -- random expressions -----------------------------------------------------------------------------------------------
+# -- random expressions --------------------------------------------------------------------------------------
 
 
 @st.composite

@@ -141,7 +141,9 @@ def test_windows_at_any_offset() -> None:
 
 
 def test_more_elements_than_32_bits_count() -> None:
-    """Windows of a lazy array beyond 2**31 elements: built without a value of it, and right where it is constant."""
+    """Windows of a lazy array beyond 2**31 elements: built without a value of it, and right where it is
+    constant.
+    """
     x = rt.ones((2**33,), dtype="uint8")
     same(x[2**32 :: 2**31] + 1, np.uint8([2, 2]))
     y = x + 1
@@ -150,7 +152,7 @@ def test_more_elements_than_32_bits_count() -> None:
     assert y.node.src[0].arg == ((2**33 - 1, 0),)
 
 
-# -- assignment -------------------------------------------------------------------------------------------------------
+# -- assignment ----------------------------------------------------------------------------------------------
 
 
 def test_overlapping_assignment() -> None:
@@ -223,7 +225,7 @@ def test_assignment_through_a_mask() -> None:
         x[x > 0] = rt.ones(3)
 
 
-# -- refusals ---------------------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------------------
 
 
 def test_refused_keys() -> None:
@@ -254,7 +256,7 @@ def test_refused_keys() -> None:
         rt.ones(())[0]
 
 
-# -- take -------------------------------------------------------------------------------------------------------------
+# -- take ----------------------------------------------------------------------------------------------------
 
 
 def test_take() -> None:

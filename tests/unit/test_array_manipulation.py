@@ -74,9 +74,9 @@ def test_transposes() -> None:
     same(rt.asarray(a[0]).T, a[0].T)
     same(rt.moveaxis(rt.asarray(a), (0, 1), (-1, 0)), np.moveaxis(a, (0, 1), (-1, 0)))
     with pytest.raises(ShapeError, match=r"use \.mT"):
-        rt.asarray(a).T
+        _ = rt.asarray(a).T
     with pytest.raises(ShapeError, match="two axes"):
-        rt.ones(3).mT
+        _ = rt.ones(3).mT
 
 
 def test_squeeze() -> None:
@@ -181,7 +181,7 @@ def test_errors(call: Any, text: str) -> None:
         call(rt.ones((2, 3)))
 
 
-# -- smart constructors -----------------------------------------------------------------------------------------------
+# -- smart constructors --------------------------------------------------------------------------------------
 
 
 def test_movement_nodes_merge() -> None:

@@ -155,12 +155,10 @@ class Array:
         return to_numpy(self.realize().node)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise CopyError("converting to NumPy copies; use numpy.from_dlpack(x) to share memory")
         values = self.numpy()
-        if dtype is not None and values.dtype != dtype:
-            if copy is False:
-                raise CopyError(f"converting {self.dtype} to {dtype} needs a copy, and copy=False forbids it")
-            return values.astype(dtype)
-        return values.copy() if copy else values
+        return values if dtype is None else values.astype(dtype, copy=False)
 
     def __dlpack__(
         self,
@@ -173,7 +171,10 @@ class Array:
         from ..runtime.buffers import to_dlpack
 
         node = self.realize().node
-        return to_dlpack(node, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+        capsule: CapsuleType = to_dlpack(
+            node, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
+        )
+        return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
         from ..runtime.buffers import dlpack_device
@@ -251,7 +252,7 @@ class Array:
 
     __hash__ = object.__hash__
 
-    # -- operators: filled in below from one table ---------------------------------------------------------
+    # -- operators: from one table below, and in elementwise.py --------------------------------------------
 
     if TYPE_CHECKING:
 
@@ -319,17 +320,12 @@ class Array:
     def __imatmul__(self, other: Operand, /) -> Array:
         return self._assign(self @ other)
 
-    # -- indexing ------------------------------------------------------------------------------------------
+    # -- indexing: in indexing.py --------------------------------------------------------------------------
 
-    def __getitem__(self, key: Any, /) -> Array:
-        from .indexing import getitem
+    if TYPE_CHECKING:
 
-        return getitem(self, key)
-
-    def __setitem__(self, key: Any, value: Any, /) -> None:
-        from .indexing import setitem
-
-        setitem(self, key, value)
+        def __getitem__(self, key: Any, /) -> Array: ...
+        def __setitem__(self, key: Any, value: Any, /) -> None: ...
 
     # -- NumPy's methods of the most used functions --------------------------------------------------------
 
@@ -407,6 +403,7 @@ class Array:
 # -- operands ----------------------------------------------------------------------------------------------
 
 _PYTHON_SCALARS = frozenset({bool, int, float})
+_RANGES = {d: range(int(d.min), int(d.max) + 1) for d in INTS}
 
 
 def as_array(value: Operand, device: str = "") -> Array | None:
@@ -489,11 +486,14 @@ def operands(name: str, *values: Operand) -> tuple[list[UOp], str]:
     nodes: list[UOp | None] = []
     dtype: DType | None = None
     for value in values:
-        if not takes(value):
-            raise DTypeError(
-                f"{name} takes arrays and scalars, got {type(value).__name__}; convert it with rt.asarray"
-            )
-        array = as_array(value, device)
+        kind = type(value)
+        array = value if isinstance(value, Array) else None
+        if array is None and kind not in _PYTHON_SCALARS:
+            if not takes(value):
+                raise DTypeError(
+                    f"{name} takes arrays and scalars, got {kind.__name__}; convert it with rt.asarray"
+                )
+            array = as_array(value, device)
         if array is None:
             nodes.append(None)
             continue
@@ -583,12 +583,16 @@ def _binary_method(
                 device = self._device
                 if b.dtype is dtype and b.shape == a.shape and other._device == device:
                     return array_type(new(op, result or dtype, (b, a) if swap else (a, b)), device)
+                if b.dtype is dtype and (other._device == device or not other._device):
+                    shape = broadcast_shapes(a.shape, b.shape)
+                    a, b = broadcast_to(a, shape), broadcast_to(b, shape)
+                    return array_type(new(op, result or dtype, (b, a) if swap else (a, b)), device)
             elif kind is float or kind is int:
                 if special is not None:
                     found = special(self, other)
                     if found is not None:
                         return found
-                if dtype in FLOATS:
+                if dtype in FLOATS or (kind is int and dtype in _RANGES and other in _RANGES[dtype]):
                     b = lookup((other or str(other), dtype, a.shape))
                     if b is None:
                         b = full(other, dtype, a.shape)
@@ -614,6 +618,8 @@ def _binary_method(
         return slow(x1, x2)
 
     function.__name__ = function.__qualname__ = name
+    meaning = op.meaning.replace("<", ">") if swap else op.meaning
+    function.__doc__ = f"Return {meaning}."
     return forward, reflected, function
 
 

@@ -91,19 +91,20 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
 
     import numpy as np
 
+    source: Any = obj
     if not isinstance(obj, (np.ndarray, np.generic)):
         if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__"):
-            obj = np.asarray(obj)
+            source = np.asarray(obj)
         elif _has_buffer(obj):
-            obj = np.asarray(memoryview(obj))
+            source = np.asarray(memoryview(source))
         elif hasattr(obj, "__dlpack__"):
-            obj = np.from_dlpack(obj)
+            source = np.from_dlpack(source)
         else:
             raise DTypeError(
                 f"cannot make an array of {type(obj).__name__}; give numbers, lists, a NumPy array, or "
                 "an object with __array__, __dlpack__ or the buffer protocol"
             )
-    return _from_numpy(obj, wanted, device)
+    return _from_numpy(source, wanted, device)
 
 
 def _has_buffer(obj: Any) -> bool:

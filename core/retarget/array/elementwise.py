@@ -78,7 +78,7 @@ def _unary(
         raise refuse_dtype(name, dtype, NUMERIC if identity_for else accepted)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = op.meaning[0].upper() + op.meaning[1:] + "."
+    function.__doc__ = f"Return {op.meaning}."
     return function
 
 
@@ -309,6 +309,12 @@ def clip(x: Operand, /, min: Operand | None = None, max: Operand | None = None) 
 
 def where(condition: Operand, x1: Operand, x2: Operand, /) -> Array:
     """Return x1 where the condition holds, else x2.  What is not chosen never matters, not even NaN."""
+    if type(condition) is Array and type(x1) is Array and type(x2) is Array:
+        c, a, b = condition.node, x1.node, x2.node
+        dtype, shape, on = a.dtype, a.shape, x1._device
+        agree = c.dtype is bool_ and dtype is b.dtype and shape == b.shape == c.shape
+        if agree and on == condition._device == x2._device:
+            return Array(UOp(ops.WHERE, dtype, (c, a, b)), on)
     chosen = require_array("where", condition)
     mask = cast(chosen.node, bool_)
     (x, y), device = operands("where", x1, x2)

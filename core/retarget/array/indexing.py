@@ -32,12 +32,18 @@ _Entry = tuple[Any, ...]
 def _normalise(x: Array, key: Any) -> list[_Entry]:
     """Return one entry for each item of the key, with Ellipsis and missing axes made slices."""
     items = list(key) if isinstance(key, tuple) else [key]
-    used = builtins.sum([1 for i in items if i is not None and i is not Ellipsis])
-    if builtins.sum([1 for i in items if i is Ellipsis]) > 1:
+    shape = x.node.shape
+    used, dots = 0, 0
+    for item in items:
+        if item is Ellipsis:
+            dots += 1
+        elif item is not None:
+            used += 1
+    if dots > 1:
         raise IndexingError("an index can have only one Ellipsis")
-    if used > x.ndim:
-        raise IndexingError(f"{used} indices for an array of {x.ndim} axes (shape {x.shape})")
-    if Ellipsis not in [i for i in items if i is None or i is Ellipsis]:
+    if used > len(shape):
+        raise IndexingError(f"{used} indices for an array of {len(shape)} axes (shape {shape})")
+    if not dots:
         items.append(Ellipsis)
     entries: list[_Entry] = []
     axis = 0
@@ -45,8 +51,8 @@ def _normalise(x: Array, key: Any) -> list[_Entry]:
         if item is None:
             entries.append(("new",))
         elif item is Ellipsis:
-            for _ in range(x.ndim - used):
-                entries.append(("slice", axis, 0, x.shape[axis], 1))
+            for _ in range(len(shape) - used):
+                entries.append(("slice", axis, 0, shape[axis], 1))
                 axis += 1
         else:
             entries.append(_entry(x, item, axis))
@@ -55,7 +61,9 @@ def _normalise(x: Array, key: Any) -> list[_Entry]:
 
 
 def _entry(x: Array, item: Any, axis: int) -> _Entry:
-    n = x.shape[axis]
+    n = x.node.shape[axis]
+    if type(item) is int and -n <= item < n:
+        return ("int", axis, item % n)
     if isinstance(item, slice):
         try:
             begin, stop, step = item.indices(n)
@@ -322,3 +330,8 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
             sources.append(movement.expand(position, shape))
     device = common_device("take_along_axis", x._device, chosen._device)
     return Array(UOp(ops.GATHER, x.dtype, tuple(sources)), device)
+
+
+# The operators that are these functions; the type checkers know them from their declarations in `Array`.
+for _name, _function in (("__getitem__", getitem), ("__setitem__", setitem)):
+    setattr(Array, _name, _function)

@@ -41,6 +41,8 @@ def normal_axes(name: str, axis: Axis, rank: int) -> tuple[int, ...]:
     """Return `axis`, None meaning all, as ascending distinct numbers in [0, rank)."""
     if axis is None:
         return tuple(range(rank))
+    if type(axis) is int and -rank <= axis < rank:
+        return (axis % rank,)
     if isinstance(axis, Sequence):
         axes = sorted([normal_axis(name, a, rank) for a in axis])
         if len(set(axes)) != len(axes):

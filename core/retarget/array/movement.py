@@ -144,17 +144,20 @@ def broadcast_to(node: UOp, shape: Shape) -> UOp:
     ShapeError
         If the node's shape does not broadcast to `shape`.
     """
-    old = node.shape
-    if old == shape:
+    if node.shape == shape:
         return node
+    return expand(reshape(node, _aligned(node.shape, shape)), shape)
+
+
+@functools.lru_cache(4096)
+def _aligned(old: Shape, shape: Shape) -> Shape:
+    """Return `old` with the leading axes of length 1 that it needs to be expanded to `shape`."""
     missing = len(shape) - len(old)
     if missing < 0 or any(n != m and n != 1 for n, m in zip(old, shape[missing:], strict=True)):
         raise ShapeError(
             f"an array of shape {old} does not broadcast to {shape}; axes must be equal or of length 1"
         )
-    if missing:
-        node = reshape(node, (1,) * missing + old)
-    return expand(node, shape)
+    return (1,) * missing + old
 
 
 @functools.lru_cache(4096)
