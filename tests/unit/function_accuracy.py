@@ -85,7 +85,7 @@ def unary_samples(dtype: DType, stride: int) -> Iterator[Array]:
     if dtype.bits == 32:
         for start in range(0, 2**32, stride << 21):
             yield (
-                np.arange(start, min(start + (stride << 21), 2**32), stride, np.int64)
+                np.arange(start, min(start + (stride << 21), 2**32), stride, dtype=np.int64)
                 .astype(np.uint32)
                 .view(numpy)
             )

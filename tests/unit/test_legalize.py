@@ -66,7 +66,8 @@ def same(got: Any, want: Any) -> None:
     if got.dtype.kind in "biu":
         np.testing.assert_array_equal(got, want)
         return
-    wide_got, wide_want = got.astype(np.float64), want.astype(np.float64)
+    with quiet():
+        wide_got, wide_want = got.astype(np.float64), want.astype(np.float64)
     np.testing.assert_array_equal(wide_got, wide_want)
     number = ~np.isnan(wide_want)
     np.testing.assert_array_equal(np.signbit(wide_got[number]), np.signbit(wide_want[number]))
@@ -196,9 +197,9 @@ def patterns(dtype: DType) -> Any:
         np.array([0.0, np.inf, np.nan, 2.0**31, 2.0**32, 2.0**63, 2.0**64, 3e9, 255.9, 2.9, 0.5], numpy),
     ]
     for narrow in NARROW:  # every narrow value, halfway to the next, and what is next to that
-        every = (
-            np.arange(1 << narrow.bits, dtype=f"u{narrow.itemsize}").view(to_numpy(narrow)).astype(np.float64)
-        )
+        bits = np.arange(1 << narrow.bits, dtype=f"u{narrow.itemsize}")
+        with quiet():
+            every = bits.view(to_numpy(narrow)).astype(np.float64)
         every = np.unique(every[np.isfinite(every)])
         values.append(every.astype(numpy))
         middle = ((every[1:] + every[:-1]) / 2).astype(numpy)

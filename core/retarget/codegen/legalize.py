@@ -114,10 +114,6 @@ class Legalizer:
         """Return whether the target's own instructions compute in a dtype; if not, it is computed in float32."""
         return scalar.kind != "float" or scalar.name in self._computes
 
-    def computes(self, scalar: DType) -> bool:
-        """Return whether the target's own instructions compute in a dtype; if not, it is computed in float32."""
-        return scalar.kind != "float" or scalar.name in self._computes
-
     def __call__(self, op: Op, dtype: DType, src: tuple[UOp, ...], fast_math: bool = False) -> UOp:
         """Return the value of `op` with result `dtype` on legal operands, all of the same number of lanes.
 

@@ -74,48 +74,55 @@ def multiply_high(x: Value, y: Value) -> Value:
     return x1 * y1 + (middle >> 32) + (other >> 32)
 
 
-def reduce_quadrant(a: Value) -> tuple[Value, Value, Value]:
-    """Return (q, r, t) with a = (4*j + q) * pi/2 + r + t, |r| <= pi/4, t far smaller, q a uint64; for finite
-    a >= 0.
+def _quadrants_of_single(a: Value, significand: Value, offset: Value) -> tuple[Value, Value, Value]:
+    """Return (q, hi, lo) with a * 2/pi = q + hi + lo modulo 4, for float32: a fixed-point number of 64 bits."""
+    w0, w1 = digits_from(offset, 26, 128, 2)
+    product = significand * w0 + (significand * (w1 >> 32) >> 32)
+    q, fraction = _nearest_quadrant(product)
+    high = (fraction >> 38).cast(dtypes.int32).cast(a.dtype) * 2.0**-24
+    middle = (fraction >> 14 & 0xFFFFFF).cast(dtypes.int32).cast(a.dtype) * 2.0**-48
+    last = (fraction & 0x3FFF).cast(dtypes.int32).cast(a.dtype) * 2.0**-62
+    turn = high + middle
+    return q, turn, (middle - (turn - high)) + last
 
-    Payne and Hanek, "Radian reduction for trigonometric functions" (1983): only the digits of 2/pi that
-    matter after dropping multiples of 4 are multiplied by the significand.  The product, a fixed-point number
-    of quadrants whose two highest bits count them, is rounded to a quadrant; what is left becomes a sum of
-    three floats and is multiplied by pi/2.
+
+def _quadrants_of_double(a: Value, significand: Value, offset: Value) -> tuple[Value, Value, Value]:
+    """Return (q, hi, lo) with a * 2/pi = q + hi + lo modulo 4, for float64: a fixed-point number of 128 bits."""
+    w0, w1, w2 = digits_from(offset, 55, 1024, 3)
+    low = significand * w1
+    tail = low + multiply_high(significand, w2)
+    carry = select(tail < low, const_like(low, 1), 0)
+    q, fraction = _nearest_quadrant(significand * w0 + multiply_high(significand, w1) + carry)
+    f = a.format
+    one = f.bits(2.0**52)  # an integer below 2**52 in its low bits adds to it
+    high = ((fraction >> 10) + f.bits(f.shifter)).bitcast(a.dtype) - f.shifter
+    middle = ((fraction & 0x3FF) << 42 | (tail >> 22).bitcast(dtypes.int64) | one).bitcast(a.dtype) - 2.0**52
+    last = ((tail & 0x3FFFFF).bitcast(dtypes.int64) | one).bitcast(a.dtype) - 2.0**52
+    high, middle, last = high * 2.0**-52, middle * 2.0**-104, last * 2.0**-126
+    turn = high + middle
+    return q, turn, (middle - (turn - high)) + last
+
+
+def _nearest_quadrant(product: Value) -> tuple[Value, Value]:
+    """Return (q, rest) of a number of quadrants, times 2**62, with a signed rest of at most half of one."""
+    q = (product + (1 << 61)) >> 62
+    return q, (product - (q << 62)).bitcast(dtypes.int64)
+
+
+def reduce_quadrant(a: Value) -> tuple[Value, Value, Value]:
+    """Return (q, r, t): a = (4*j + q) * pi/2 + r + t with |r| <= pi/4 and t far smaller; for finite a >= 0.
+
+    Payne and Hanek, "Radian reduction for trigonometric functions" (1983): only the digits of 2/pi that matter after
+    dropping multiples of 4 are multiplied by the significand.  The product, a fixed-point number of quadrants whose
+    two highest bits count them, is rounded to a quadrant; what is left becomes a sum of floats and is multiplied by
+    pi/2.  Below pi/4 all of this is meaningless, and a itself is taken.
     """
     f = a.format
     bits = a.bits()
     significand = ((bits & ((1 << f.mantissa) - 1)) | (1 << f.mantissa)).cast(dtypes.uint64)
-    exponent = (bits >> f.mantissa).cast(dtypes.uint64)
-    offset = exponent - (f.bias - 1)  # below pi/4 the result is not used
-    quarter = 1 << 62
-    if f.mantissa == 23:
-        w0, w1 = digits_from(offset, 26, 128, 2)
-        product = significand * w0 + (significand * (w1 >> 32) >> 32)
-    else:
-        w0, w1, w2 = digits_from(offset, 55, 1024, 3)
-        low = significand * w1
-        tail = low + multiply_high(significand, w2)
-        product = (
-            significand * w0 + multiply_high(significand, w1) + select(tail < low, const_like(low, 1), 0)
-        )
-    q = (product + (quarter >> 1)) >> 62
-    fraction = (product - (q << 62)).bitcast(dtypes.int64)  # of a quadrant, times 2**62
-    if f.mantissa == 23:
-        high = (fraction >> 38).cast(dtypes.int32).cast(a.dtype) * 2.0**-24
-        middle = (fraction >> 14 & 0xFFFFFF).cast(dtypes.int32).cast(a.dtype) * 2.0**-48
-        last = (fraction & 0x3FFF).cast(dtypes.int32).cast(a.dtype) * 2.0**-62
-    else:
-        shifter = f.bits(f.shifter)
-        one = f.bits(2.0**52)  # an integer below 2**52 in its low bits adds to it
-        high = ((fraction >> 10) + shifter).bitcast(a.dtype) - f.shifter
-        middle = ((fraction & 0x3FF) << 42 | (tail >> 22).bitcast(dtypes.int64) | one).bitcast(
-            a.dtype
-        ) - 2.0**52
-        last = ((tail & 0x3FFFFF).bitcast(dtypes.int64) | one).bitcast(a.dtype) - 2.0**52
-        high, middle, last = high * 2.0**-52, middle * 2.0**-104, last * 2.0**-126
-    turn = high + middle
-    left = (middle - (turn - high)) + last
+    offset = (bits >> f.mantissa).cast(dtypes.uint64) - (f.bias - 1)
+    quadrants = _quadrants_of_single if f.mantissa == 23 else _quadrants_of_double
+    q, turn, left = quadrants(a, significand, offset)
     # (turn + left) * pi/2; the heads' product is exact.
     half = f.mantissa // 2 + 1
     c0, c1, c2 = parts(HALF_PI, half, half)
