@@ -396,7 +396,8 @@ def make(spec: dict[str, Any], hook: str, label: str, log: list[str], *, filtere
     names = [name.partition("=")[0].strip() for name in parameters.split(",") if name]
     script = Script(spec, label, log)
     arguments = ", ".join(names)
-    call = f"script.plain({arguments})" if spec["kind"] == "plain" else f"(yield from script.wrap({arguments}))"
+    wraps = spec["kind"] != "plain"
+    call = f"(yield from script.wrap({arguments}))" if wraps else f"script.plain({arguments})"
     namespace: dict[str, Any] = {"script": script}
     exec(f"def {hook}({parameters}): return {call}", namespace)
     function = namespace[hook]

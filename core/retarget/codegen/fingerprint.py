@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})  # whose repr says all
+
 
 def code_fingerprint(*functions: Callable[..., Any]) -> str:
     """Return one hash, of 32 hex digits, for functions or bound methods of one plugin."""
@@ -50,10 +52,11 @@ class _Walk:
         return new
 
     def _add(self, value: object) -> None:
+        if type(value) in _PLAIN:
+            self._write(repr(value).encode())
+            return
         self._write(type(value).__qualname__.encode())
         match value:
-            case None | bool() | int() | float() | complex() | str() | bytes():
-                self._write(repr(value).encode())
             case Enum():
                 self._write(str(value).encode())
             case tuple():
@@ -68,7 +71,8 @@ class _Walk:
                 self._add(tuple(value.items()))
             case types.CodeType():
                 self._write(value.co_code)
-                self._add((value.co_names, value.co_varnames, value.co_freevars, value.co_consts))
+                self._write(repr((value.co_names, value.co_varnames, value.co_freevars)).encode())
+                self._add(value.co_consts)
             case types.FunctionType() | type():
                 self._write(f"{value.__module__}.{value.__qualname__}".encode())
                 if _package(value) in self._packages and self._is_new(value):
