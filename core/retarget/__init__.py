@@ -12,21 +12,33 @@ from . import array as _array
 from .array import *  # noqa: F403
 
 if TYPE_CHECKING:
+    from .pipeline import compile, load, lower, render, synchronize, with_schedule
     from .registry import default_device, device, devices, select, set_default_device
+    from .runtime.jit import jit
 
 __version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 
 #: Names that are loaded at first use, with the module that has each.
 _LATE = {
+    "compile": "pipeline",
     "default_device": "registry",
     "device": "registry",
     "devices": "registry",
+    "jit": "runtime.jit",
+    "load": "pipeline",
+    "lower": "pipeline",
+    "render": "pipeline",
     "select": "registry",
     "set_default_device": "registry",
+    "synchronize": "pipeline",
+    "with_schedule": "pipeline",
 }
 
-__all__ = ["default_device", "device", "devices", "select", "set_default_device"]
+__all__ = [
+    "compile", "default_device", "device", "devices", "jit", "load", "lower", "render", "select",
+    "set_default_device", "synchronize", "with_schedule",
+]  # fmt: skip
 __all__ += _array.__all__
 
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import registry
+from . import debug, registry
 from .codegen.driver import emit
 from .codegen.program import Program
 from .errors import DTypeError
 from .ir import ops
+from .ir.text import dump_program
 from .ir.uop import UOp
 from .linearize.linearize import linearize
 from .optimize.apply import apply_schedule
@@ -66,15 +67,19 @@ def toolchain(target: str) -> Toolchain:
     key = (target, table.epoch)
     found = _toolchains.get(key)
     if found is None:
-        name = registry.target(target)
-        backend = registry.backend(name.partition("/")[0])
-        made = Toolchain(
-            name, backend, backend.capabilities(name), backend.renderer(name), registry.hooks(name),
-            backend.compiler(name),
-        )  # fmt: skip
+        made = _make_toolchain(target)
         with _lock:
             found = _toolchains.setdefault(key, made)
     return found
+
+
+@debug.stage("plugins", lambda tools: f"{tools.target}\n{tools.hooks.identity()}")
+def _make_toolchain(target: str) -> Toolchain:
+    name = registry.target(target)
+    backend = registry.backend(name.partition("/")[0])
+    return Toolchain(
+        name, backend, backend.capabilities(name), backend.renderer(name), registry.hooks(name), backend.compiler(name)
+    )
 
 
 @functools.cache
@@ -105,6 +110,7 @@ def lower(*arrays: Array) -> list[Kernel]:
     return [k for _, k in lower_graph(roots)]
 
 
+@debug.stage("kernels", lambda made: "\n\n".join(str(kernel) for _, kernel in made))
 def lower_graph(roots: Sequence[UOp]) -> list[tuple[tuple[UOp, ...], Kernel]]:
     """Return (stored nodes, the kernel that computes them) for each kernel, in running order."""
     roots = [strip_reshape(r) for r in roots]
@@ -120,6 +126,7 @@ def strip_reshape(node: UOp) -> UOp:
     return node
 
 
+@debug.stage("schedule", str)
 def schedule_for(kernel: Kernel, tools: Toolchain) -> Schedule:
     """Return the schedule to use: pinned by the caller, chosen by a plugin, or by the heuristics."""
     pinned = _pinned.get()
@@ -154,9 +161,22 @@ def pinned_schedule() -> Schedule | None:
     return _pinned.get()
 
 
+@debug.stage("uops", lambda program: f"{program.name}\n{dump_program(program.uops)}")
 def program_of(kernel: Kernel, tools: Toolchain) -> Program:
     """Return a kernel's linear program for a target."""
     return linearize(apply_schedule(kernel, schedule_for(kernel, tools)), tools.capabilities)
+
+
+@debug.stage("source", lambda source: source.text)
+def source_of(program: Program, tools: Toolchain, *, provenance: bool = False) -> Source:
+    """Return a linear program's source for a target."""
+    return emit(program, tools.renderer, tools.hooks, provenance=provenance)
+
+
+@debug.stage("compile", str)
+def binary_of(source: Source, tools: Toolchain) -> Binary:
+    """Return the binary of a source."""
+    return tools.compiler.compile(source)
 
 
 def render(kernel: Kernel, target: str, *, provenance: bool = False) -> Source:
@@ -172,7 +192,7 @@ def render(kernel: Kernel, target: str, *, provenance: bool = False) -> Source:
         Whether the result says for each line which uop, hook and plugin wrote it.
     """
     tools = toolchain(target)
-    return emit(program_of(kernel, tools), tools.renderer, tools.hooks, provenance=provenance)
+    return source_of(program_of(kernel, tools), tools, provenance=provenance)
 
 
 def compile(kernel: Kernel, target: str) -> Binary:
@@ -183,13 +203,18 @@ def compile(kernel: Kernel, target: str) -> Binary:
     CompileError
         If the target's compiler is missing or refuses the source.
     """
-    return toolchain(target).compiler.compile(render(kernel, target))
+    return binary_of(render(kernel, target), toolchain(target))
 
 
 def load(binary: Binary, device: str | None = None) -> Executable:
     """Return a binary as something to launch on a device (None: the default device)."""
     info = registry.device(device)
     return runtime(info.name).load(binary)
+
+
+def synchronize(device: str | None = None) -> None:
+    """Wait until everything that was launched on a device (None: the default device) is done."""
+    runtime(registry.device(device).name).synchronize()
 
 
 @functools.cache
