@@ -9,10 +9,30 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from retarget.ir import dtypes, ops
 from retarget.ir.index import (
-    FALSE, ONE, TRUE, ZERO, all_of, combine, conjuncts, constant, divmod_, flatten, ge0, iadd, iconst, imul, in_bounds,
-    irange, iscale, ishift, less_than, range_size, terms,
+    FALSE,
+    ONE,
+    TRUE,
+    ZERO,
+    all_of,
+    combine,
+    conjuncts,
+    constant,
+    divmod_,
+    flatten,
+    ge0,
+    iadd,
+    iconst,
+    imul,
+    in_bounds,
+    irange,
+    iscale,
+    ishift,
+    less_than,
+    range_size,
+    terms,
 )  # fmt: skip
 from retarget.ir.text import expr
 from retarget.ir.uop import UOp, const
@@ -69,7 +89,7 @@ Drawn = tuple[UOp, Any]
 def indices(draw: Any, depth: int = 4, atoms: int = 3) -> Drawn:
     kind = draw(st.integers(0, 6)) if depth else 0
     if kind == 0:
-        a = draw(st.sampled_from(ATOMS[:atoms] + [VARIABLE]))
+        a = draw(st.sampled_from([*ATOMS[:atoms], VARIABLE]))
         return a, lambda at: at[a]
     x, fx = draw(indices(depth - 1, atoms))
     if kind in (1, 2):
@@ -150,7 +170,10 @@ def test_masks(drawn: list[tuple[Drawn, int]]) -> None:
     verify(mask, "kernel", "masks")
 
 
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=3), st.lists(st.integers(1, 6), min_size=1, max_size=3))
+SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=3)
+
+
+@given(SHAPES, SHAPES)
 @settings(max_examples=200, deadline=None)
 def test_reshape_there_and_back(shape: list[int], other: list[int]) -> None:
     """Unflattening into any shape of the same size, and flattening again, gives the same index."""
@@ -167,7 +190,7 @@ def test_worked_examples() -> None:
     q, r = divmod_(flatten((i, j), (10, 12)), 24)
     assert expr(q) == "r0//2"
     assert expr(r) == "r1+12*(r0%2)"
-    # A sliding window as movement ops make it, tiles of 8 repeated and cut into rows of 9: y + k without division.
+    # A sliding window as movement ops make it: tiles of 8 repeated, cut into rows of 9.
     y, k = irange(6, "r0"), irange(3, "r1")
     repeated = divmod_(flatten((k, y), (3, 9)), 8)[1]
     assert expr(repeated) == "r0+r1"

@@ -96,8 +96,8 @@ def _by_key(a: UOp) -> tuple[object, ...]:
 def _recombine(c: int, d: dict[UOp, int]) -> int:
     """Put quotients and remainders in `d` together where both are there; return the new constant.
 
-    k*(x % n) + k*n*(x // n) is k*x, for the forms that `divmod_` gives to x // n and x % n.  Where x % n needs no
-    division, k*n*(x // n) alone is k*x - k*(x % n).
+    k*(x % n) + k*n*(x // n) is k*x, for the forms that `divmod_` gives to x // n and x % n.  Where x % n
+    needs no division, k*n*(x // n) alone is k*x - k*(x % n).
     """
     again = True
     while again:

@@ -342,6 +342,7 @@ _INFIX = {
     ops.CMPLT: "<", ops.CMPLE: "<=", ops.CMPEQ: "==", ops.CMPNE: "!=", ops.IMUL: "*",
 }  # fmt: skip
 _NAMED = frozenset({ops.PARAM, ops.LOCAL, ops.RANGE, ops.VAR, ops.SPECIAL})
+_PREFIXED = frozenset({ops.NEG, ops.NOT, ops.IDIV, ops.IMOD, ops.GE0, ops.ALL})
 _DEPTH = 48
 _CUT = "..."
 
@@ -352,7 +353,7 @@ class _Expr:
     def __init__(self, room: int) -> None:
         self.room = room
 
-    def show(self, u: UOp, depth: int = 0) -> str:
+    def show(self, u: UOp, depth: int) -> str:
         self.room -= 1
         if self.room < 0 or depth > _DEPTH:
             return _CUT
@@ -367,9 +368,16 @@ class _Expr:
             return self.affine(u, depth)
         if op in (ops.LOAD, ops.STORE):
             return self.memory(u, depth)
+        if op is ops.CAST:
+            return f"{u.dtype!r}({self.bare(u.src[0], depth)})"
+        if op in _INFIX and len(u.src) == 2:
+            return f"({self.show(u.src[0], depth)} {_INFIX[op]} {self.show(u.src[1], depth)})"
+        if op not in _PREFIXED:
+            arguments = [self.bare(s, depth) for s in u.src]
+            if u.arg is not None:
+                arguments.append(format_arg(u.arg))
+            return f"{op.name.lower()}({', '.join(arguments)})"
         src = [self.show(s, depth) for s in u.src]
-        if op in _INFIX and len(src) == 2:
-            return f"({src[0]} {_INFIX[op]} {src[1]})"
         if op is ops.NEG:
             return f"-{src[0]}"
         if op is ops.NOT:
@@ -380,12 +388,12 @@ class _Expr:
             return f"({src[0]})%{u.arg}" if u.src[0].op is ops.AFFINE else f"{src[0]}%{u.arg}"
         if op is ops.GE0:
             return f"{src[0]} >= 0"
-        if op is ops.ALL:
-            return " and ".join(src)
-        if op is ops.CAST:
-            return f"{u.dtype!r}({src[0]})"
-        arguments = src if u.arg is None else [*src, format_arg(u.arg)]
-        return f"{op.name.lower()}({', '.join(arguments)})"
+        return " and ".join(src)
+
+    def bare(self, u: UOp, depth: int) -> str:
+        """Write an expression that is not part of a larger one: without parentheses around it."""
+        text = self.show(u, depth)
+        return text[1:-1] if u.op in _INFIX and text.startswith("(") else text
 
     def affine(self, u: UOp, depth: int) -> str:
         constant, coefficients = u.arg
@@ -409,11 +417,11 @@ class _Expr:
         else:  # linear: flat index, value?, gate?
             index, value = rest[:1], rest[1] if is_store else None
             condition = rest[1 + is_store] if len(rest) > 1 + is_store else None
-        where = ", ".join([self.show(i, depth) for i in index])
+        where = ", ".join([self.bare(i, depth) for i in index])
         if condition is not None:
-            where += f" if {self.show(condition, depth)}"
+            where += f" if {self.bare(condition, depth)}"
         access = f"{self.show(buffer, depth)}[{where}]"
-        return access if value is None else f"{access} = {self.show(value, depth)}"
+        return access if value is None else f"{access} = {self.bare(value, depth)}"
 
 
 def expr(u: UOp, limit: int = 240) -> str:
@@ -421,7 +429,5 @@ def expr(u: UOp, limit: int = 240) -> str:
 
     For error messages and documentation; it leaves out dtypes and is not parsed.
     """
-    text = _Expr(limit).show(u)
-    if text.startswith("(") and text.endswith(")") and u.op in _INFIX:
-        text = text[1:-1]
+    text = _Expr(limit).bare(u, 0)
     return text if len(text) <= limit else text[: max(limit - len(_CUT), 0)] + _CUT
