@@ -167,12 +167,13 @@ def _tile(axes: dict[UOp, list[Axis]], product: _Product, lanes: int, capabiliti
     height = range_size(rows)
     tall = next((n for n in range(budget, 2, -1) if height % n == 0), min(4, budget, height))
     name = columns.arg[0]
-    digits = [Axis(f"{name}o")]
+    inner = []
     if vectors > 1:
-        digits.append(Axis(f"{name}u", vectors, "unroll"))
+        inner.append(Axis(f"{name}u", vectors, "unroll"))
     if width > 1:
-        digits.append(Axis(f"{name}v", width, "vector"))
-    axes[columns] = digits
+        inner.append(Axis(f"{name}v", width, "vector"))
+    if inner:
+        axes[columns] = [Axis(f"{name}o"), *inner]
     if tall > 1:
         axes[rows] = [Axis(f"{rows.arg[0]}o"), Axis(f"{rows.arg[0]}u", tall, "unroll")]
     return [columns, rows]
