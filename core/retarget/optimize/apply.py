@@ -42,6 +42,10 @@ class Scheduled:
         Axis name -> range.
     stages
         What is kept between loops.
+    became
+        Node of the kernel -> what the substitution made of it (before stages).
+    parts
+        Range of the kernel -> its axes.
     """
 
     kernel: Kernel
@@ -50,6 +54,8 @@ class Scheduled:
     order: dict[UOp, int]
     axes: dict[str, UOp] = field(default_factory=dict)
     stages: list[Staged] = field(default_factory=list)
+    became: dict[UOp, UOp] = field(default_factory=dict, repr=False)
+    parts: dict[UOp, list[UOp]] = field(default_factory=dict, repr=False)
 
 
 def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
@@ -87,10 +93,14 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
     used = {r for s in toposort(stores) for r in ((s,) if s.op is ops.RANGE else ())}
     live = {n: r for n, r in names.items() if r in used}
     order = _order(schedule, live)
-    scheduled = Scheduled(kernel, schedule, stores, order, live)
+    scheduled = Scheduled(kernel, schedule, stores, order, live, became=substitution.memo, parts=parts)
     _check(scheduled)
     if schedule.stages:
-        scheduled.stores, scheduled.stages = apply_stages(schedule.stages, stores, live, order)
+        position = {name: order[r] for name, r in live.items()}
+        here = -1
+        for name in schedule.order:  # an axis of size 1 has no loop: it stands where the one before it does
+            here = position.setdefault(name, here)
+        scheduled.stores, scheduled.stages = apply_stages(schedule.stages, stores, position, order)
     return scheduled
 
 

@@ -57,9 +57,18 @@ class _Dim:
 
 
 def apply_stages(
-    stages: Sequence[Stage], stores: list[UOp], axes: dict[str, UOp], order: dict[UOp, int]
+    stages: Sequence[Stage], stores: list[UOp], position: dict[str, int], order: dict[UOp, int]
 ) -> tuple[list[UOp], list[Staged]]:
     """Return the stores with staged expressions replaced by reads, and the stages; extends `order` by copy loops.
+
+    Parameters
+    ----------
+    stages, stores
+        What to stage, in scheduled stores.
+    position
+        Axis name -> position in the loop nest.
+    order
+        Range -> position in the loop nest.
 
     Raises
     ------
@@ -68,9 +77,9 @@ def apply_stages(
     """
     done: list[Staged] = []
     for stage in stages:
-        if stage.at != "top" and stage.at not in axes:
-            raise UnknownNameError("axis", stage.at, ["top", *axes], f"in {stage}")
-        at = -1 if stage.at == "top" else order[axes[stage.at]]
+        if stage.at != "top" and stage.at not in position:
+            raise UnknownNameError("axis", stage.at, ["top", *position], f"in {stage}")
+        at = -1 if stage.at == "top" else position[stage.at]
         nodes = toposort(stores)
         loads = [u for u in nodes if u.op is ops.LOAD and u.src[0].op is ops.PARAM and u.src[0].arg[0] == stage.what]
         if loads:
