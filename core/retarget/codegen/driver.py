@@ -121,7 +121,7 @@ def emit(program: Program, renderer: Renderer, hooks: ResolvedHooks, *, provenan
     hooks
         The resolved hook chains of the target: the renderer and the extension plugins over it.
     provenance
-        Whether to record, for each line of the body, which uop, hook and plugins wrote it.
+        Whether to record, for each line of the text, which uop, hook and plugins wrote it.
 
     Raises
     ------
@@ -138,9 +138,29 @@ def emit(program: Program, renderer: Renderer, hooks: ResolvedHooks, *, provenan
     text = hooks.chain("render_kernel", None, None)(ctx, ctx.lines[:body_start])
     if text is None:
         raise CompileError(f"no plugin renders whole kernels for {renderer.target} (hook render_kernel)")
-    return Source(
-        text, program.name, renderer.target, program.arguments, program.launch, tuple(ctx.provenance or ()),
-    )  # fmt: skip
+    lines = () if ctx.provenance is None else _by_line(ctx, text, body_start)
+    return Source(text, program.name, renderer.target, program.arguments, program.launch, lines)
+
+
+def _by_line(ctx: EmitContext, text: str, body_size: int) -> tuple[Provenance, ...]:
+    """Return who wrote each line of a kernel's text; the lines around the body are the hooks' that finish a kernel."""
+
+    def finishing(hook: str) -> Provenance:
+        return Provenance(-1, "", hook, tuple(step.plugin for step in ctx.hooks.explain(hook)))
+
+    preamble = {line for part in ctx.preamble.values() for line in part.splitlines()}
+    around = {hook: finishing(hook) for hook in ("render_preamble", "render_kernel")}
+    written = (ctx.provenance or [])[:body_size]
+    body = [(line.strip(), who) for each, who in zip(ctx.lines, written, strict=False) for line in each.splitlines()]
+    records: list[Provenance] = []
+    at = 0
+    for line in text.splitlines():
+        if at < len(body) and line.strip() == body[at][0]:
+            records.append(body[at][1])
+            at += 1
+        else:
+            records.append(around["render_preamble" if not at and line in preamble else "render_kernel"])
+    return tuple(records)
 
 
 class _Driver:
