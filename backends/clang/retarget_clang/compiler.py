@@ -1,8 +1,8 @@
 """`ClangCompiler`: C to an object file with whatever compiler there is; source and object pass through pipes.
 
-Compilers are looked for in this order: RETARGET_CC (a path, or a command with arguments quoted as in a shell; no shell
-ever runs it); `clang`; `clang-NN`, the newest; `gcc`; `cc`; the clang of the Python package ziglang; `zig`.
-Only gcc needs a temporary file: its assembler cannot write to a pipe.
+Compilers are looked for in this order: RETARGET_CC (a path, or a command with arguments quoted as in a shell;
+no shell ever runs it); `clang`; `clang-NN`, the newest; `gcc`; `cc`; the clang of the Python package ziglang;
+`zig`. Only gcc needs a temporary file: its assembler cannot write to a pipe.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from retarget.registry.backend import Binary, Source
 
 from . import cpu
 
-#: Flags for every compiler.  Floating point stays IEEE: no -ffast-math, no contraction (the renderer asks for it by
-#: name where it is allowed); errno and trapping are given up, since nothing could observe them.
+#: Flags for every compiler.  Floating point stays IEEE: no -ffast-math, no contraction (the renderer asks for
+#: it by name where it is allowed); errno and trapping are given up, since nothing could observe them.
 FLAGS = (
     "-std=gnu11", "-O2", "-ffp-contract=off", "-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
-    "-fno-stack-protector", "-fno-asynchronous-unwind-tables",
+    "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-fno-ident",
+    "-Wno-psabi",  # remarks on the calling convention of wide vectors, which no call here has
 )  # fmt: skip
-#: Further flags by family.  gcc remarks on the calling convention of wide vectors, which no call here has.
-FAMILY_FLAGS = {"clang": ("-fno-ident",), "gcc": ("-fno-ident", "-Wno-psabi")}
 TIMEOUT = 300.0  # seconds
-ADVICE = "install one (`apt install clang`, `xcode-select --install` or `pip install 'retarget[clang]'`) or name one in RETARGET_CC"
+ADVICE = (
+    "install one (`apt install clang`, `xcode-select --install` or `pip install 'retarget[clang]'`) "
+    "or name one in RETARGET_CC"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class CCompiler:
     version
         The first line of `--version`.
     family
-        "clang" or "gcc": whose flags it takes.
+        "clang" or "gcc": whose habits it has.
     """
 
     command: tuple[str, ...]
@@ -95,7 +97,7 @@ def find_compiler() -> CCompiler:
 
 
 def describe(command: Sequence[str]) -> CCompiler:
-    """Return what a command is, or raise `CompileError`.  Starts it only if its file is new or has changed."""
+    """Return what a command is, or raise `CompileError`.  Started only if its file is new or changed."""
     program = shutil.which(command[0])
     if program is None:
         raise CompileError(f"{command[0]!r} is not an executable file or a command on PATH")
@@ -115,9 +117,15 @@ def _describe(command: tuple[str, ...], mtime: int, size: int) -> CCompiler:
         version = result.stdout.decode(errors="replace").split("\n", 1)[0].strip()
         if result.returncode or not version:
             said = result.stderr.decode(errors="replace").strip()[:500]
-            raise CompileError(f"`{shlex.join(command)} --version` fails with status {result.returncode}", log=said)
+            raise CompileError(
+                f"`{shlex.join(command)} --version` fails with status {result.returncode}", log=said
+            )
         disk_cache().put(key, "compiler", {"version": version}, b"")
-    return CCompiler(command, version, "clang" if "clang" in version.lower() else "gcc")
+    if "clang" in version.lower():
+        return CCompiler(command, version, "clang")
+    return CCompiler(
+        command, re.sub(r"^\S+(?= \()", "gcc", version), "gcc"
+    )  # it says the name that it was started by
 
 
 class ClangCompiler:
@@ -135,8 +143,7 @@ class ClangCompiler:
 
     def flags(self) -> tuple[str, ...]:
         """Return all flags that decide about the code."""
-        machine = self.machine.flags
-        return (*FLAGS, *machine, *FAMILY_FLAGS[self.compiler.family])
+        return (*FLAGS, *self.machine.flags)
 
     def identity(self) -> str:
         """Return version, flags and CPU; wherever the compiler is installed."""
@@ -168,7 +175,9 @@ class ClangCompiler:
                 return result.stdout.decode(errors="replace").partition("Disassembly")[2]
         source = binary.metadata.get("source")
         if not isinstance(source, str):
-            raise CompileError(f"{binary.entry} has no C in its metadata; install objdump (binutils) to disassemble it")
+            raise CompileError(
+                f"{binary.entry} has no C in its metadata; install objdump (binutils) to disassemble it"
+            )
         return self._translate(source, "-S", binary.entry)[0].decode(errors="replace")
 
     def _translate(self, text: str, mode: str, entry: str) -> tuple[bytes, str]:
@@ -209,12 +218,12 @@ def _numbered_clangs() -> dict[int, str]:
     found: dict[int, str] = {}
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         try:
-            names = sorted(os.listdir(folder or "."))
+            names = sorted(entry.name for entry in Path(folder).iterdir())
         except OSError:
             continue  # PATH may name folders that do not exist or cannot be read
         for name in names:
             number = re.fullmatch(r"clang-(\d+)", name)
-            path = os.path.join(folder, name)  # noqa: PTH118
+            path = str(Path(folder, name))
             if number and os.access(path, os.X_OK):
                 found.setdefault(int(number[1]), path)
     return found
@@ -232,7 +241,9 @@ def _run(command: Sequence[str], text: bytes) -> subprocess.CompletedProcess[byt
     # Messages in English, so that they can be searched for.
     environment = {**os.environ, "LC_ALL": "C"}
     try:
-        return subprocess.run(command, input=text, capture_output=True, timeout=TIMEOUT, check=False, env=environment)
+        return subprocess.run(
+            command, input=text, capture_output=True, timeout=TIMEOUT, check=False, env=environment
+        )
     except OSError as error:
         raise CompileError(f"{command[0]!r} cannot be started: {error.strerror or error}") from error
     except subprocess.TimeoutExpired as error:

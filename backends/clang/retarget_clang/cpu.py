@@ -14,7 +14,9 @@ from pathlib import Path
 from retarget.errors import UnknownNameError
 
 _X86, _ARM = ("x86_64", "amd64", "x86-64"), ("aarch64", "arm64")
-_AVX512 = frozenset({"avx512f", "avx512vl", "avx512bw", "avx512dq"})  # what 512-bit vectors of every dtype need
+_AVX512 = frozenset(
+    {"avx512f", "avx512vl", "avx512bw", "avx512dq"}
+)  # what 512-bit vectors of every dtype need
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ def host() -> Machine:
     features = frozenset(_cpuinfo().get("flags", "").split())
     kind = platform.machine().lower()
     if kind in _X86:
-        return _x86("native", 512 if features >= _AVX512 else 256 if "avx2" in features else 128, "f16c" in features)
+        return _x86(
+            "native", 512 if features >= _AVX512 else 256 if "avx2" in features else 128, "f16c" in features
+        )
     if kind in _ARM:
         return Machine(("-mcpu=native",), 128, 32, True)
     return Machine(("-march=native",), 128, 16, False)
@@ -93,7 +97,7 @@ def host_name() -> str:
 
 @functools.cache
 def host_caches() -> tuple[int, ...]:
-    """Return the sizes in bytes of the data caches, innermost first; one shared by several cores counts in parts."""
+    """Return the sizes in bytes of the data caches, innermost first; shared ones count in parts."""
     found: dict[int, int] = {}
     siblings = 1  # hardware threads of a core: those that share its first cache
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):

@@ -1,16 +1,17 @@
 """`ClangRenderer`: C for clang and gcc, with GNU vectors.
 
-The kernel has the CPU's calling convention, `void NAME(void** buffers, int64_t* variables, int64_t begin, int64_t end)`.
-Signed arithmetic wraps and nothing is contracted but MULACC: the compiler's flags see to it (`-fwrapv`,
-`-ffp-contract=off`).  float16, bfloat16 and float8 are integers here, except in conversions of float16.
+The kernel has the CPU's calling convention, `void NAME(void** buffers, int64_t* variables, int64_t begin,
+int64_t end)`. Signed arithmetic wraps and nothing is contracted but MULACC: the compiler's flags see to it
+(`-fwrapv`, `-ffp-contract=off`).  float16, bfloat16 and float8 are integers here, except in conversions of
+float16.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from retarget.codegen.cfamily import CFamilyRenderer, Code, Level, bare, call, level_of, mask_of, wrap
+from retarget.codegen.cfamily import CFamilyRenderer, Code, Form, Level, bare, call, level_of, mask_of, wrap
 from retarget.codegen.driver import EmitContext
 from retarget.codegen.hooks import hookimpl
 from retarget.ir import dtypes, ops
@@ -24,39 +25,52 @@ _FUNCTIONS = {ops.SQRT: "sqrt", ops.FLOOR: "floor", ops.CEIL: "ceil", ops.TRUNC:
 _EXTREMA = {ops.MAXIMUM: "max", ops.MINIMUM: "min"}
 #: What ops on bools are on masks.
 _MASK_OPS: dict[Op, str] = {
-    ops.ADD: "{0} | {1}", ops.OR: "{0} | {1}", ops.MAXIMUM: "{0} | {1}", ops.MUL: "{0} & {1}", ops.AND: "{0} & {1}",
-    ops.MINIMUM: "{0} & {1}", ops.XOR: "{0} ^ {1}", ops.CMPNE: "{0} ^ {1}", ops.CMPEQ: "~({0} ^ {1})",
+    ops.ADD: "{0} | {1}", ops.OR: "{0} | {1}", ops.MAXIMUM: "{0} | {1}",
+    ops.MUL: "{0} & {1}", ops.AND: "{0} & {1}", ops.MINIMUM: "{0} & {1}",
+    ops.XOR: "{0} ^ {1}", ops.CMPNE: "{0} ^ {1}", ops.CMPEQ: "~({0} ^ {1})",
     ops.CMPLT: "~{0} & {1}", ops.CMPLE: "~{0} | {1}", ops.NOT: "~{0}",
 }  # fmt: skip
 _FOLDS: dict[Op, str] = {
-    ops.ADD: "add", ops.MUL: "mul", ops.MAXIMUM: "max", ops.MINIMUM: "min", ops.AND: "and", ops.OR: "or", ops.XOR: "xor",
+    ops.ADD: "add", ops.MUL: "mul", ops.MAXIMUM: "max", ops.MINIMUM: "min",
+    ops.AND: "and", ops.OR: "or", ops.XOR: "xor",
 }  # fmt: skip
-_BOOLEAN_FOLDS: dict[Op, str] = {**_FOLDS, ops.ADD: "or", ops.MAXIMUM: "or", ops.MUL: "and", ops.MINIMUM: "and"}
+_BOOLEAN_FOLDS: dict[Op, str] = {
+    **_FOLDS,
+    ops.ADD: "or",
+    ops.MAXIMUM: "or",
+    ops.MUL: "and",
+    ops.MINIMUM: "and",
+}
 
 
 class ClangRenderer(CFamilyRenderer):
     LANGUAGE = "GNU C"
-    TYPES = {
-        "bool": "bool", "int8": "int8_t", "int16": "int16_t", "int32": "int", "int64": "int64_t", "uint8": "uint8_t",
-        "uint16": "uint16_t", "uint32": "uint32_t", "uint64": "uint64_t", "float32": "float", "float64": "double",
+    TYPES: Mapping[str, str] = {
+        "bool": "bool", "int8": "int8_t", "int16": "int16_t", "int32": "int", "int64": "int64_t",
+        "uint8": "uint8_t", "uint16": "uint16_t", "uint32": "uint32_t", "uint64": "uint64_t",
+        "float32": "float", "float64": "double",
     }  # fmt: skip
     BOOLEANS = ("0", "1")
-    NON_FINITE = {
-        "float32": ("__builtin_inff()", '__builtin_nanf("")'), "float64": ("__builtin_inf()", '__builtin_nan("")'),
-    }  # fmt: skip
-    ALU = {
+    NON_FINITE: Mapping[str, tuple[str, str]] = {
+        "float32": ("__builtin_inff()", '__builtin_nanf("")'),
+        "float64": ("__builtin_inf()", '__builtin_nan("")'),
+    }
+    ALU: Mapping[Op, Form] = {
         **CFamilyRenderer.ALU,
         **{op: call(f"__builtin_{name}{{f}}") for op, name in _FUNCTIONS.items()},
     }
-    STORAGE = {**CFamilyRenderer.STORAGE, "local": "{type} {name}[{size}] __attribute__((aligned(64)));"}
+    STORAGE: Mapping[str, str] = {
+        **CFamilyRenderer.STORAGE,
+        "local": "{type} {name}[{size}] __attribute__((aligned(64)));",
+    }
     UNROLL = "UNROLL({size})"
     HELPER = vectors.INLINE
     RESERVED = re.compile(
-        r"buffers|variables|begin|end|UNROLL|PRAGMA|u?int\d+_t|[fiu]\d+x\d+u?|bits_\w+"
-        r"|(splat|select|sqrt|floor|ceil|trunc|rint|fma|max|min|fold|load_if|store_if|gather|scatter|f16_from|f32_from)_\w+"
+        r"buffers|variables|begin|end|UNROLL|PRAGMA|u?int\d+_t|bool|bits_\w+|f16_from_f32\w*|f32_from_f16\w*"
+        r"|([a-z]+_)*[fiu](8|16|32|64)(x\d+u?)?(_[iu]\d+)*"  # types, and the functions on them
     )
 
-    # -- signature and loops -------------------------------------------------------------------------------------------
+    # -- signature and loops -------------------------------------------------------------------------------
 
     def type_name(self, ctx: EmitContext, dtype: DType, mask: int = 0) -> str:
         name = super().type_name(ctx, dtype, mask)
@@ -103,7 +117,7 @@ class ClangRenderer(CFamilyRenderer):
         vectors.scalar(ctx, "int64_t")
         return super().render_kernel(ctx, body)
 
-    # -- scalars -------------------------------------------------------------------------------------------------------
+    # -- scalars -------------------------------------------------------------------------------------------
 
     def scalar_tag(self, dtype: DType) -> str:
         """Return the short name of an element type; that of bools is the one of their masks in memory."""
@@ -130,7 +144,7 @@ class ClangRenderer(CFamilyRenderer):
             return Code(f"{vectors.narrow_half(ctx, source.lanes)}({value})")
         return None
 
-    # -- vectors -------------------------------------------------------------------------------------------------------
+    # -- vectors -------------------------------------------------------------------------------------------
 
     def vector_type(self, ctx: EmitContext, dtype: DType, scalar: str, mask: int) -> str:
         return vectors.vector(ctx, f"i{mask}" if mask else self.scalar_tag(dtype), dtype.lanes)
@@ -165,7 +179,8 @@ class ClangRenderer(CFamilyRenderer):
             if uop.dtype.kind == "bool":
                 return Code(self.mask(ctx, Code("", bare=scalar), lanes, 32), mask=32, bare=scalar)
             text = f"{vectors.splat(ctx, self.scalar_tag(uop.dtype), lanes)}({bare(value)})"
-            # A narrow scalar may have been promoted to int, which compilers refuse beside a vector of narrow lanes.
+            # A narrow scalar may have been promoted to int, which compilers refuse beside a vector of narrow
+            # lanes.
             return Code(text, bare=scalar if self.carrier(uop.dtype).bits >= 32 else None)
         if uop.op is ops.GEP and lanes > 1:
             if not value.isidentifier():
@@ -215,15 +230,27 @@ class ClangRenderer(CFamilyRenderer):
             x, y = self.mask(ctx, x, dtype.lanes, bits), self.mask(ctx, y, dtype.lanes, bits)
         mask = bits if dtype.kind == "bool" else 0
         if uop.src[0].dtype.lanes == 1 or bare(condition) is not condition:
-            test = wrap(bare(condition), Level.LOGICAL_OR)
-            text = f"{test} ? {wrap(x, Level.LOGICAL_OR)} : {wrap(y, Level.CONDITIONAL)}"
-            return Code(text, Level.CONDITIONAL, mask=mask)
+            x, y = (Code(v, level_of(v), mask=mask) for v in (x, y))
+            return self.choose(ctx, dtype, bare(condition), x, y)
         tag = f"i{bits}" if mask else self.scalar_tag(dtype)
         test = self.mask(ctx, condition, dtype.lanes, bits)
         return Code(f"{vectors.select(ctx, tag, dtype.lanes)}({test}, {x}, {y})", mask=mask)
 
+    def choose(self, ctx: EmitContext, dtype: DType, condition: str, x: Code, y: Code) -> Code:
+        if (
+            dtype.lanes > 1
+        ):  # gcc wants the very same type on both sides, and a load has that of vectors in memory
+            cast = f"({self.type_name(ctx, dtype, x.mask)})"
+            x, y = (
+                v
+                if v.level == Level.POSTFIX
+                else Code(f"{cast}{wrap(v, Level.UNARY)}", Level.UNARY, mask=v.mask)
+                for v in (x, y)
+            )
+        return super().choose(ctx, dtype, condition, x, y)
+
     def mask_alu(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> Code | None:
-        """Return an op on vectors of bools, with lanes as wide as those of the first operand that has a width."""
+        """Return an op on vectors of bools, as wide as the first operand that has a width."""
         pattern = _MASK_OPS.get(uop.op)
         if pattern is None:
             return None
@@ -250,7 +277,7 @@ class ClangRenderer(CFamilyRenderer):
             return Code(f"({name}){wrap(value, Level.UNARY)}", Level.UNARY)
         return Code(f"__builtin_convertvector({value}, {name})")
 
-    # -- vectors in memory ---------------------------------------------------------------------------------------------
+    # -- vectors in memory ---------------------------------------------------------------------------------
 
     def memory_type(self, ctx: EmitContext, dtype: DType) -> str:
         return self.type_name(ctx, dtype, mask=8 if dtype.kind == "bool" and dtype.lanes > 1 else 0)
@@ -269,7 +296,11 @@ class ClangRenderer(CFamilyRenderer):
         return vectors.vector(ctx, self.scalar_tag(dtype), dtype.lanes, unaligned=True)
 
     def zero(self, ctx: EmitContext, dtype: DType, mask: int) -> Code:
-        return Code(f"({self.type_name(ctx, dtype, mask)}){{0}}") if dtype.lanes > 1 else super().zero(ctx, dtype, mask)
+        return (
+            Code(f"({self.type_name(ctx, dtype, mask)}){{0}}")
+            if dtype.lanes > 1
+            else super().zero(ctx, dtype, mask)
+        )
 
     def contiguous_load(self, ctx: EmitContext, uop: UOp, buffer: str, index: str) -> Code:
         # The level keeps a product from reading as x**p.
@@ -305,7 +336,9 @@ class ClangRenderer(CFamilyRenderer):
         else:
             function = vectors.load_if(ctx, tag, lanes, mask_tag, boolean)
             arguments = [f"&{self.place(ctx, uop.src[0], buffer, index)}"]
-        return Code(f"{function}({', '.join([*arguments, *([mask] if mask else [])])})", mask=8 if boolean else 0)
+        return Code(
+            f"{function}({', '.join([*arguments, *([mask] if mask else [])])})", mask=8 if boolean else 0
+        )
 
     def lanewise_store(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> Iterator[str]:
         buffer, index, value, *gates = operands

@@ -1,10 +1,11 @@
 """Vectors in GNU C, as clang and gcc both have them: types, and the small functions for what has no operator.
 
-`f32x8` is a vector of eight floats; `f32x8u` is the same in memory, at any address.  A vector of bools is a *mask*: an
-integer vector whose lanes are 0 or -1, as comparisons give it.  Every function here adds its types and helpers to the
-preamble of the rendering and returns the name to use.
+`f32x8` is a vector of eight floats; `f32x8u` is the same in memory, at any address.  A vector of bools is a
+*mask*: an integer vector whose lanes are 0 or -1, as comparisons give it.  Every function here adds its types
+and helpers to the preamble of the rendering and returns the name to use.
 
-Functions on lanes are written lane by lane; all supported compilers make one vector instruction of them at -O2.
+Functions on lanes are written lane by lane; all supported compilers make one vector instruction of them at
+-O2.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ ELEMENTS = {
     "u8": ("uint8_t", 1), "u16": ("uint16_t", 2), "u32": ("uint32_t", 4), "u64": ("uint64_t", 8),
     "f16": ("_Float16", 2), "f32": ("float", 4), "f64": ("double", 8),
 }  # fmt: skip
-#: What the compilers call the integer types; no header is included, since reading it takes longer than the kernel.
+#: What the compilers call the integer types; no header is included, since reading it takes longer than the
+#: kernel.
 INTEGERS = {
-    "int8_t": "__INT8_TYPE__", "int16_t": "__INT16_TYPE__", "int64_t": "__INT64_TYPE__", "uint8_t": "__UINT8_TYPE__",
-    "uint16_t": "__UINT16_TYPE__", "uint32_t": "__UINT32_TYPE__", "uint64_t": "__UINT64_TYPE__", "bool": "_Bool",
+    "int8_t": "__INT8_TYPE__", "int16_t": "__INT16_TYPE__", "int64_t": "__INT64_TYPE__",
+    "uint8_t": "__UINT8_TYPE__", "uint16_t": "__UINT16_TYPE__", "uint32_t": "__UINT32_TYPE__",
+    "uint64_t": "__UINT64_TYPE__", "bool": "_Bool",
 }  # fmt: skip
 
 INLINE = "static inline __attribute__((always_inline))"
@@ -40,7 +43,9 @@ def scalar(ctx: EmitContext, name: str) -> str:
 def vector(ctx: EmitContext, tag: str, lanes: int, unaligned: bool = False) -> str:
     """Return the name of a vector type, defined; `unaligned`: of one in memory."""
     if lanes & (lanes - 1):
-        raise CompileError(f"C compilers have no vectors of {lanes} lanes, only powers of two ({ctx.program.name})")
+        raise CompileError(
+            f"C compilers have no vectors of {lanes} lanes, only powers of two ({ctx.program.name})"
+        )
     element, size = ELEMENTS[tag]
     scalar(ctx, element)
     name = f"{tag}x{lanes}{'u' if unaligned else ''}"
@@ -69,7 +74,9 @@ def _lanes(lanes: int, text: Callable[[int], str]) -> str:
 def splat(ctx: EmitContext, tag: str, lanes: int) -> str:
     """A vector whose lanes are all x."""
     v = vector(ctx, tag, lanes)
-    return _define(ctx, f"splat_{v}", v, f"{ELEMENTS[tag][0]} x", f"return ({v}){_lanes(lanes, lambda _: 'x')};")
+    return _define(
+        ctx, f"splat_{v}", v, f"{ELEMENTS[tag][0]} x", f"return ({v}){_lanes(lanes, lambda _: 'x')};"
+    )
 
 
 def select(ctx: EmitContext, tag: str, lanes: int) -> str:
@@ -96,22 +103,25 @@ def lanewise(ctx: EmitContext, name: str, tag: str, lanes: int, form: Form) -> s
     )  # fmt: skip
 
 
-#: Whether x*y + z is one instruction.
-FUSED = "#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)"
-
-
 def multiply_add(ctx: EmitContext, tag: str, lanes: int) -> str:
-    """x*y + z, fused where that is an instruction; nothing else is contracted."""
+    """x*y + z, fused where that is an instruction.  Contraction is off elsewhere."""
     f = "f" if tag == "f32" else ""
     if lanes == 1:
-        t = ELEMENTS[tag][0]
-        body = f"return __builtin_fma{f}(x, y, z);"
-        return _define(ctx, f"fma_{tag}", t, f"{t} x, {t} y, {t} z", FUSED, body, "#else", "return x*y + z;", "#endif")
-    v = vector(ctx, tag, lanes)
-    fused = _lanes(lanes, lambda lane: f"__builtin_fma{f}(x[{lane}], y[{lane}], z[{lane}])")
+        name, t, fused = f"fma_{tag}", ELEMENTS[tag][0], f"return __builtin_fma{f}(x, y, z);"
+    else:
+        t = vector(ctx, tag, lanes)
+        name = f"fma_{t}"
+        fused = f"for (int l = 0; l < {lanes}; l++) z[l] = __builtin_fma{f}(x[l], y[l], z[l]);\n  return z;"
     return _define(
-        ctx, f"fma_{v}", v, f"{v} x, {v} y, {v} z",
-        FUSED, f"return ({v}){fused};", "#else", "return x*y + z;", "#endif",
+        ctx, name, t, f"{t} x, {t} y, {t} z",
+        "#ifdef __clang__",
+        "#pragma clang fp contract(fast)",
+        "return x*y + z;",
+        "#elif defined(__FMA__) || defined(__ARM_FEATURE_FMA)",
+        fused,
+        "#else",
+        "return x*y + z;",
+        "#endif",
     )  # fmt: skip
 
 
@@ -141,17 +151,23 @@ def fold(ctx: EmitContext, op: str, tag: str, lanes: int) -> str:
     if half == 1:
         low, high, rest = "x[0]", "x[1]", ""
     else:
-        low, high = (f"__builtin_shufflevector(x, x, {', '.join(map(str, r))})" for r in (range(half), range(half, lanes)))
+        low, high = (
+            f"__builtin_shufflevector(x, x, {', '.join(map(str, r))})"
+            for r in (range(half), range(half, lanes))
+        )
         rest = fold(ctx, op, tag, half)
     if op in _FOLDS:
         value = f"{low} {_FOLDS[op]} {high}"
     else:
         value = f"{extremum(ctx, op, tag, half)}({low}, {high})"
-    return _define(ctx, f"fold_{op}_{v}", element, f"{v} x", f"return {f'{rest}({value})' if rest else value};")
+    return _define(
+        ctx, f"fold_{op}_{v}", element, f"{v} x", f"return {f'{rest}({value})' if rest else value};"
+    )
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------
-# Lanes whose mask is not set are never touched.  `boolean` arrays hold bytes of 0 and 1, which become masks of bytes.
+# -- memory ------------------------------------------------------------------------------------------------
+# Lanes whose mask is not set are never touched.  `boolean` arrays hold bytes of 0 and 1, which become masks
+# of bytes.
 
 
 def _pointer(ctx: EmitContext, tag: str, boolean: bool, const: bool = True) -> str:
@@ -179,10 +195,12 @@ def store_if(ctx: EmitContext, tag: str, lanes: int, mask: str, boolean: bool) -
     pointer = _pointer(ctx, tag, boolean, const=False)
     return _define(
         ctx, f"store_if_{'bool_' if boolean else ''}{v}_{mask}", "void", f"{pointer}, {v} x, {m} mask",
-        f"if (every) *({u}*)p = {sign}x;".replace("every", f"{every}(mask)"),
-        "else",
+        f"if ({every}(mask)) {{",
+        f"  *({u}*)p = {sign}x;",
+        "} else {",
         f"  for (int l = 0; l < {lanes}; l++)",
         f"    if (mask[l]) p[l] = {sign}x[l];",
+        "}",
     )  # fmt: skip
 
 
@@ -192,7 +210,7 @@ def gather(ctx: EmitContext, tag: str, lanes: int, index: str, mask: str, boolea
     sign = "-" if boolean else ""
     gate = f", {vector(ctx, mask, lanes)} mask" if mask else ""
     name = f"gather_{'bool_' if boolean else ''}{v}_{index}{f'_{mask}' if mask else ''}"
-    picked = _lanes(lanes, lambda l: f"mask[{l}] ? {sign}p[i[{l}]] : 0" if mask else f"{sign}p[i[{l}]]")
+    picked = _lanes(lanes, lambda n: f"mask[{n}] ? {sign}p[i[{n}]] : 0" if mask else f"{sign}p[i[{n}]]")
     return _define(ctx, name, v, f"{_pointer(ctx, tag, boolean)}, {n} i{gate}", f"return ({v}){picked};")
 
 
@@ -208,14 +226,16 @@ def scatter(ctx: EmitContext, tag: str, lanes: int, index: str, mask: str, boole
     )  # fmt: skip
 
 
-# -- float16 -----------------------------------------------------------------------------------------------------------
+# -- float16 -----------------------------------------------------------------------------------------------
 
 
 def widen_half(ctx: EmitContext, lanes: int) -> str:
-    """float16, given by its bits, as float.  _Float16 serves for nothing else, so it brings no excess precision."""
+    """float16, given by its bits, as float.  _Float16 serves for nothing else: no excess precision."""
     if lanes > 1:
         v, bits, half = vector(ctx, "f32", lanes), vector(ctx, "u16", lanes), vector(ctx, "f16", lanes)
-        return _define(ctx, f"f32_from_f16_x{lanes}", v, f"{bits} x", f"return __builtin_convertvector(({half})x, {v});")
+        return _define(
+            ctx, f"f32_from_f16_x{lanes}", v, f"{bits} x", f"return __builtin_convertvector(({half})x, {v});"
+        )
     u16 = scalar(ctx, "uint16_t")
     return _define(
         ctx, "f32_from_f16", "float", f"{u16} x",
@@ -227,7 +247,13 @@ def narrow_half(ctx: EmitContext, lanes: int) -> str:
     """float rounded to float16, as its bits."""
     if lanes > 1:
         v, bits, half = vector(ctx, "f32", lanes), vector(ctx, "u16", lanes), vector(ctx, "f16", lanes)
-        return _define(ctx, f"f16_from_f32_x{lanes}", bits, f"{v} x", f"return ({bits})__builtin_convertvector(x, {half});")
+        return _define(
+            ctx,
+            f"f16_from_f32_x{lanes}",
+            bits,
+            f"{v} x",
+            f"return ({bits})__builtin_convertvector(x, {half});",
+        )
     u16 = scalar(ctx, "uint16_t")
     return _define(
         ctx, "f16_from_f32", u16, "float x",

@@ -1,11 +1,12 @@
 """`CFamilyRenderer`: the base of renderers whose text is C or looks like it.
 
-A language is described by tables (type names, the form of each op, qualifiers) and a few small methods for what no
-table can say (signature, literals, vectors).  A derived class extends a table with `{**Base.TABLE, ...}`.  Operands are
-`Code`: text that knows its precedence, so that no needless parentheses are written.
+A language is described by tables (type names, the form of each op, qualifiers) and a few small methods for
+what no table can say (signature, literals, vectors).  A derived class extends a table with `{**Base.TABLE,
+...}`.  Operands are `Code`: text that knows its precedence, so that no needless parentheses are written.
 
-The base is complete for scalars, and loads and stores whole vectors as GPU languages have them (`float4`); arithmetic
-on vectors is for classes whose language has it.  What a language cannot express is a `CompileError`.
+The base is complete for scalars, and loads and stores whole vectors as GPU languages have them (`float4`);
+arithmetic on vectors is for classes whose language has it.  What a language cannot express is a
+`CompileError`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
 
 from ..errors import CompileError
 from ..ir import dtypes, ops
@@ -26,7 +26,7 @@ from .driver import EmitContext
 from .hooks import hookimpl
 from .renderer import Renderer
 
-# -- text with precedence ----------------------------------------------------------------------------------------------
+# -- text with precedence ----------------------------------------------------------------------------------
 
 
 class Level(IntEnum):
@@ -56,8 +56,8 @@ class Code(str):
     level
         Precedence of its outermost operator.
     bare
-        A shorter text for where the other operand fixes the type (a literal without its suffix, the scalar of a
-        broadcast); None where there is none.
+        A shorter text for where the other operand fixes the type (a literal without its suffix, the scalar of
+        a broadcast); None where there is none.
     mask
         Of a vector of bools: bits of the lanes of the integer vector that represents it, each 0 or -1.
     """
@@ -67,14 +67,16 @@ class Code(str):
     level: int
     mask: int
 
-    def __new__(cls, text: str, level: int = Level.POSTFIX, *, bare: Code | None = None, mask: int = 0) -> Code:
+    def __new__(
+        cls, text: str, level: int = Level.POSTFIX, *, bare: Code | None = None, mask: int = 0
+    ) -> Code:
         self = super().__new__(cls, text)
         self.level, self.bare, self.mask = level, bare, mask
         return self
 
 
 def level_of(x: str) -> int:
-    """Return the precedence of an operand; text of unknown origin counts as the loosest unless it is a name."""
+    """Return the precedence of an operand; plain text is the loosest unless it is a name."""
     if isinstance(x, Code):
         return x.level
     return Level.POSTFIX if x.isidentifier() else Level.ASSIGNMENT
@@ -110,8 +112,9 @@ class Form:
 def infix(symbol: str, level: int, least: int | None = None) -> Form:
     """Return the form of a binary operator.
 
-    Its operands are in parentheses where C's precedence or left associativity asks for them, or, with `least`, wherever
-    they bind more loosely than that: compilers' warnings (and readers) want more of them than the language does.
+    Its operands are in parentheses where C's precedence or left associativity asks for them, or, with
+    `least`, wherever they bind more loosely than that: compilers' warnings (and readers) want more of them
+    than the language does.
     """
     space = "" if symbol == "*" else " "
     both = (level, level + 1) if least is None else (least, least)
@@ -128,7 +131,7 @@ def call(function: str, operands: int = 1) -> Form:
     return Form(f"{function}({', '.join(f'{{{n}}}' for n in range(operands))})")
 
 
-# -- the state of one rendering ----------------------------------------------------------------------------------------
+# -- the state of one rendering ----------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -143,17 +146,21 @@ class State:
         The identifier of each parameter, by the name in the program.
     single
         Registers of one element, which are plain variables.
+    indices
+        Integers that are only steps to an index, where the renderer treats them in their own way.
     """
 
     scopes: list[set[str]] = field(default_factory=lambda: [set()])
     names: dict[str, str] = field(default_factory=dict)
     single: set[UOp] = field(default_factory=set)
+    indices: frozenset[UOp] = frozenset()
 
 
 #: Results of these ops leave the range of a type narrower than int, in which C computes them.
 _WRAPPING = frozenset({ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.NOT, ops.USHL})
 _SHIFTS = frozenset({ops.USHL, ops.USHR})
 _INT_MAX = (1 << 31) - 1
+_WORD = re.compile(r"\w+")
 
 
 class CFamilyRenderer(Renderer):
@@ -166,7 +173,8 @@ class CFamilyRenderer(Renderer):
     TYPES
         Type name of each scalar dtype.
     CARRIERS
-        Dtypes that the language has no type for: name -> name of the unsigned integer dtype that carries their bits.
+        Dtypes that the language has no type for: name -> name of the unsigned integer dtype that carries
+        their bits.
     SUFFIXES
         Suffix of an integer or float literal, by dtype name.
     BOOLEANS
@@ -186,15 +194,17 @@ class CFamilyRenderer(Renderer):
     BARRIER, SHUFFLE
         The statement, and the pattern of an expression of {0} and {mask}; "" where there is none.
     RESERVED
-        A pattern of names that programs may use and the text defines otherwise.
+        A pattern of names that programs may use and the text defines otherwise; none starts with "own_".
     signed_wraps
-        Whether signed integer arithmetic wraps, by the language or by a compiler's flag; else it is done unsigned.
+        Whether signed integer arithmetic wraps, by the language or by a compiler's flag; else it is done
+        unsigned, except in indices, which do not overflow.
     """
 
     LANGUAGE = "C"
     TYPES: Mapping[str, str] = {
         "bool": "bool", "int8": "signed char", "int16": "short", "int32": "int", "int64": "long long",
-        "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned int", "uint64": "unsigned long long",
+        "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned int",
+        "uint64": "unsigned long long",
         "float32": "float", "float64": "double",
     }  # fmt: skip
     CARRIERS: Mapping[str, str] = {
@@ -202,7 +212,10 @@ class CFamilyRenderer(Renderer):
     }  # fmt: skip
     SUFFIXES: Mapping[str, str] = {"uint32": "u", "int64": "LL", "uint64": "ULL", "float32": "f"}
     BOOLEANS: tuple[str, str] = ("false", "true")
-    NON_FINITE: Mapping[str, tuple[str, str]] = {"float32": ("INFINITY", "NAN"), "float64": ("(double)INFINITY", "(double)NAN")}
+    NON_FINITE: Mapping[str, tuple[str, str]] = {
+        "float32": ("INFINITY", "NAN"),
+        "float64": ("(double)INFINITY", "(double)NAN"),
+    }
     ALU: Mapping[Op, Form] = {
         ops.ADD: infix("+", Level.ADDITIVE),
         ops.SUB: infix("-", Level.ADDITIVE),
@@ -227,7 +240,9 @@ class CFamilyRenderer(Renderer):
         ops.CMPLE: infix("<=", Level.RELATIONAL, Level.ADDITIVE),
         ops.CMPEQ: infix("==", Level.EQUALITY, Level.ADDITIVE),
         ops.CMPNE: infix("!=", Level.EQUALITY, Level.ADDITIVE),
-        ops.WHERE: Form("{0} ? {1} : {2}", Level.CONDITIONAL, (Level.LOGICAL_OR, Level.LOGICAL_OR, Level.CONDITIONAL)),
+        ops.WHERE: Form(
+            "{0} ? {1} : {2}", Level.CONDITIONAL, (Level.LOGICAL_OR, Level.LOGICAL_OR, Level.CONDITIONAL)
+        ),
     }
     INTEGER_ALU: Mapping[Op, Form] = {ops.ADD: infix("+", Level.ADDITIVE, Level.ADDITIVE)}
     BOOLEAN_ALU: Mapping[Op, Form] = {
@@ -250,15 +265,17 @@ class CFamilyRenderer(Renderer):
     signed_wraps: bool = True
 
     def new_state(self, ctx: EmitContext) -> State:
-        return State()
+        return State(indices=frozenset() if self.signed_wraps else _index_arithmetic(ctx.program.uops))
 
-    # -- names and types -----------------------------------------------------------------------------------------------
+    # -- names and types -----------------------------------------------------------------------------------
 
     def declare(self, ctx: EmitContext, name: str) -> str:
-        """Return `name`, or `name` with a number if it is taken or reserved here, and take it until the block ends."""
+        """Return `name`, or one like it if it is taken or reserved, and take it until the block ends."""
         scopes = ctx.state.scopes
+        if self.RESERVED.fullmatch(name):
+            name = f"own_{name}"
         chosen, number = name, 1
-        while any(chosen in scope for scope in scopes) or self.RESERVED.fullmatch(chosen):
+        while any(chosen in scope for scope in scopes):
             number += 1
             chosen = f"{name}_{number}"
         scopes[-1].add(chosen)
@@ -273,7 +290,9 @@ class CFamilyRenderer(Renderer):
         """Return the type of values; `mask` is the lane width of a vector of bools."""
         found = self.TYPES.get(self.carrier(dtype).name)
         if found is None:
-            raise CompileError(f"{self.LANGUAGE} has no type for {dtype.name} ({ctx.program.name}, {ctx.target})")
+            raise CompileError(
+                f"{self.LANGUAGE} has no type for {dtype.name} ({ctx.program.name}, {ctx.target})"
+            )
         return found if dtype.lanes == 1 else self.vector_type(ctx, dtype, found, mask)
 
     def memory_type(self, ctx: EmitContext, dtype: DType) -> str:
@@ -288,7 +307,7 @@ class CFamilyRenderer(Renderer):
         ctx.line(f"const {type_name} {name} = {value if uop.dtype.lanes > 1 else bare(value)};")
         return Code(name, mask=mask)
 
-    # -- declarations --------------------------------------------------------------------------------------------------
+    # -- declarations --------------------------------------------------------------------------------------
 
     @hookimpl
     def define_buffer(self, ctx: EmitContext, uop: UOp) -> Code:
@@ -306,7 +325,9 @@ class CFamilyRenderer(Renderer):
         name, shape, space = uop.arg
         pattern = self.STORAGE.get(space)
         if pattern is None:
-            raise CompileError(f"{self.LANGUAGE} has no {space} memory ({name} of {ctx.program.name}, {ctx.target})")
+            raise CompileError(
+                f"{self.LANGUAGE} has no {space} memory ({name} of {ctx.program.name}, {ctx.target})"
+            )
         type_name = self.memory_type(ctx, uop.dtype)
         name = self.declare(ctx, name)
         if space == "register" and not shape:
@@ -330,7 +351,7 @@ class CFamilyRenderer(Renderer):
         ctx.line(f"const {self.type_name(ctx, uop.dtype)} {name} = {expression};")
         return Code(name)
 
-    # -- values --------------------------------------------------------------------------------------------------------
+    # -- values --------------------------------------------------------------------------------------------
 
     @hookimpl
     def render_const(self, ctx: EmitContext, uop: UOp) -> Code:
@@ -346,7 +367,9 @@ class CFamilyRenderer(Renderer):
         if dtype.kind == "float":
             return self.float_literal(dtype, float(value))
         value, suffix = int(value), self.SUFFIXES.get(dtype.name, "")
-        if value < -_INT_MAX and value == dtype.min:  # C reads -N as minus N, and N has no type or a wider one
+        if (
+            value < -_INT_MAX and value == dtype.min
+        ):  # C reads -N as minus N, and N has no type or a wider one
             return Code(f"{value + 1}{suffix} - 1", Level.ADDITIVE)
         level = Level.UNARY if value < 0 else Level.POSTFIX
         short = Code(str(value), level) if suffix and abs(value) <= _INT_MAX else None
@@ -388,7 +411,7 @@ class CFamilyRenderer(Renderer):
             first = 1 if uop.op is ops.WHERE else 0
             if any(bare(v) is v for v in values[first:]):
                 values[first:] = [bare(v) for v in values[first:]]
-        texts = [wrap(v, least) for v, least in zip(values, form.least)]
+        texts = [wrap(v, least) for v, least in zip(values, form.least, strict=False)]
         return Code(form.pattern.format(*texts, f="f" if uop.dtype.name == "float32" else ""), form.level)
 
     def scalar_alu(self, ctx: EmitContext, uop: UOp, form: Form, operands: Sequence[str]) -> Code:
@@ -397,7 +420,8 @@ class CFamilyRenderer(Renderer):
         if not dtype.is_int or op not in _WRAPPING:
             return self.apply(form, uop, operands)
         narrow = dtype.bits < 32
-        if dtype.kind == "int" and op is not ops.NOT and (op is ops.USHL or not self.signed_wraps):
+        wraps = self.signed_wraps or uop in ctx.state.indices
+        if dtype.kind == "int" and op is not ops.NOT and (op is ops.USHL or not wraps):
             unsigned = self.type_name(ctx, dtypes.parse_dtype("uint64" if dtype.bits == 64 else "uint32"))
             first = Code(f"({unsigned}){wrap(operands[0], Level.UNARY)}", Level.UNARY)
             return self.convert(ctx, dtype, self.apply(form, uop, [first, *operands[1:]]))
@@ -429,7 +453,12 @@ class CFamilyRenderer(Renderer):
             return self.convert(ctx, target, value)
         name = f"bits_{source.name}_as_{target.name}"
         a, b = self.type_name(ctx, source), self.type_name(ctx, target)
-        self.helper(ctx, name, f"{b} {name}({a} x)", [f"union {{ {a} a; {b} b; }} bits;", "bits.a = x;", "return bits.b;"])
+        self.helper(
+            ctx,
+            name,
+            f"{b} {name}({a} x)",
+            [f"union {{ {a} a; {b} b; }} bits;", "bits.a = x;", "return bits.b;"],
+        )
         return Code(f"{name}({value})")
 
     def carried_cast(self, ctx: EmitContext, source: DType, target: DType, value: str) -> Code | None:
@@ -446,7 +475,7 @@ class CFamilyRenderer(Renderer):
             ctx.preamble[name] = f"{self.HELPER} {signature} {{\n{lines}\n}}"
         return name
 
-    # -- vectors -------------------------------------------------------------------------------------------------------
+    # -- vectors -------------------------------------------------------------------------------------------
 
     def vector_type(self, ctx: EmitContext, dtype: DType, scalar: str, mask: int) -> str:
         """Return the name of a vector type."""
@@ -477,15 +506,19 @@ class CFamilyRenderer(Renderer):
         if uop.op is ops.FOLD:
             return self.fold(ctx, uop, operands[0])
         if uop.op is not ops.GEP:
-            return self.vector_build(ctx, uop.dtype, list(operands) * (uop.dtype.lanes if uop.op is ops.BROADCAST else 1))
+            return self.vector_build(
+                ctx, uop.dtype, list(operands) * (uop.dtype.lanes if uop.op is ops.BROADCAST else 1)
+            )
         lanes = [self.vector_lane(ctx, uop.src[0].dtype, operands[0], lane) for lane in uop.arg]
         return lanes[0] if uop.dtype.lanes == 1 else self.vector_build(ctx, uop.dtype, lanes)
 
-    # -- memory --------------------------------------------------------------------------------------------------------
+    # -- memory --------------------------------------------------------------------------------------------
 
     def place(self, ctx: EmitContext, buffer_uop: UOp, buffer: str, index: str) -> Code:
         """Return an element of an array, to be read or assigned."""
-        return Code(buffer if buffer_uop in ctx.state.single else f"{wrap(buffer, Level.POSTFIX)}[{bare(index)}]")
+        return Code(
+            buffer if buffer_uop in ctx.state.single else f"{wrap(buffer, Level.POSTFIX)}[{bare(index)}]"
+        )
 
     @hookimpl
     def render_load(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> Code | None:
@@ -498,9 +531,13 @@ class CFamilyRenderer(Renderer):
             value = self.contiguous_load(ctx, uop, buffer, index)
         if not gate or value is None:
             return value
-        zero = bare(self.zero(ctx, uop.dtype, value.mask))
-        text = f"{wrap(bare(gate[0]), Level.LOGICAL_OR)} ? {wrap(value, Level.LOGICAL_OR)} : {zero}"
-        return Code(text, Level.CONDITIONAL, mask=value.mask)
+        return self.choose(ctx, uop.dtype, bare(gate[0]), value, self.zero(ctx, uop.dtype, value.mask))
+
+    def choose(self, ctx: EmitContext, dtype: DType, condition: str, x: Code, y: Code) -> Code:
+        """Return `x` where a scalar condition holds, else `y`, which has the same representation."""
+        form = self.ALU[ops.WHERE]
+        texts = [wrap(v, least) for v, least in zip((condition, x, y), form.least, strict=True)]
+        return Code(form.pattern.format(*texts), form.level, mask=x.mask)
 
     def zero(self, ctx: EmitContext, dtype: DType, mask: int) -> Code:
         """Return what a load gives where its gate is false."""
@@ -578,7 +615,7 @@ class CFamilyRenderer(Renderer):
         """Yield the statements of a scatter, or of a store with a gate for each lane."""
         raise CompileError(f"{self.LANGUAGE} has no stores by lane ({ctx.program.name}, {ctx.target})")
 
-    # -- control -------------------------------------------------------------------------------------------------------
+    # -- control -------------------------------------------------------------------------------------------
 
     @hookimpl
     def begin_loop(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> Code:
@@ -633,16 +670,27 @@ class CFamilyRenderer(Renderer):
     def render_shuffle(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> Code | None:
         return Code(self.SHUFFLE.format(operands[0], mask=uop.arg)) if self.SHUFFLE else None
 
-    # -- the whole kernel ----------------------------------------------------------------------------------------------
+    # -- the whole kernel ----------------------------------------------------------------------------------
 
     @hookimpl
     def render_kernel(self, ctx: EmitContext, body: Sequence[str]) -> str:
-        parts = [self.header(ctx)]
-        # Types come before the functions that use them; the order is otherwise that of first use.
-        for text in sorted(ctx.preamble.values(), key=lambda text: not text.startswith(("typedef", "#"))):
-            parts.append(text)
-        parts += [f"{self.signature(ctx)} {{", *self.prologue(ctx), *body, "}"]
-        return "\n".join(parts) + "\n"
+        kernel = [f"{self.signature(ctx)} {{", *self.prologue(ctx), *body, "}"]
+        return "\n".join([self.header(ctx), *self.definitions(ctx, kernel), "", *kernel]) + "\n"
+
+    def definitions(self, ctx: EmitContext, kernel: Sequence[str]) -> list[str]:
+        """Return the parts of the preamble that the kernel needs, types before the functions that use them.
+
+        What is kept under its own name is left out where nothing mentions it: an operand may have been
+        written in its shorter form.
+        """
+        words = set(_WORD.findall("\n".join(kernel)))
+        kept = []
+        for name, text in reversed(ctx.preamble.items()):  # what a part mentions was there before it
+            if name == text or name in words:
+                kept.append(text)
+                words.update(_WORD.findall(text))
+        kept.reverse()
+        return sorted(kept, key=lambda text: not text.startswith(("typedef", "#")))
 
     def header(self, ctx: EmitContext) -> str:
         """Return the comment on the first line: kernel, target and launch."""
@@ -670,6 +718,17 @@ class CFamilyRenderer(Renderer):
     def prologue(self, ctx: EmitContext) -> list[str]:
         """Return lines that open the body."""
         return []
+
+
+def _index_arithmetic(uops: Sequence[UOp]) -> frozenset[UOp]:
+    """Return the integers that indices are made of, which have the width not to overflow."""
+    found: set[UOp] = set()
+    for u in reversed(uops):
+        if u.op in (ops.LOAD, ops.STORE):
+            found.add(u.src[1])
+        elif u.op in ops.ALU_OPS and u in found:
+            found.update(u.src)
+    return frozenset(found)
 
 
 def _by_lane(gates: Sequence[UOp], texts: Sequence[str]) -> bool:
