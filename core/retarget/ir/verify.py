@@ -89,8 +89,6 @@ def _range_arg(u: UOp) -> str | None:
 
 def _elementwise(u: UOp) -> str | None:
     for n, s in enumerate(u.src):
-        if s.shape is None:
-            return f"operand {n} is no graph node"
         if s.shape and s.shape != u.shape:
             return f"operand {n} has shape {s.shape}, expected {u.shape} or ()"
     return None
@@ -412,10 +410,10 @@ def verify(roots: UOp | Iterable[UOp], level: Level, where: str = "") -> None:
     VerifyError
         With the offending line, the program around it, and the path of a file that reproduces it.
     """
-    roots = (roots,) if isinstance(roots, UOp) else tuple(roots)
+    roots = roots if isinstance(roots, UOp) else tuple(roots)
     table = _GRAPH if level == "graph" else _KERNEL
     named: dict[str, UOp] = {}
-    for position, u in enumerate(toposort(roots)):
+    for position, u in enumerate(toposort((roots,) if isinstance(roots, UOp) else roots)):
         fault = _node_fault(u, table, level)
         if fault is None and u.dtype.lanes > 1:
             fault = f"has dtype {u.dtype}; vectors stand in linear programs only"
@@ -527,10 +525,8 @@ def _scope_fault(u: UOp, visible: set[UOp], names: dict[str, UOp], blocks: Block
         return "is declared inside a block" if blocks and op in _OUTERMOST else None
     if op is ops.RANGE or op is ops.IF:
         return "opens its block inside itself" if u in visible else None
-    if not blocks or blocks[-1][0] is not u.src[0]:
-        inner = blocks[-1][0].op if blocks else "none"
-        return f"does not close the innermost open block, which is {inner}"
-    return None
+    inner = blocks[-1][0]  # there is one: the operand is visible, and it is only so inside its block
+    return None if inner is u.src[0] else f"does not close the innermost open block, of {inner!r}"
 
 
 def _not_visible(u: UOp, visible: set[UOp], before: Sequence[UOp]) -> str:
