@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import CompileError, InternalError
 from ..ir import dtypes, ops
@@ -84,7 +84,7 @@ class EmitContext:
         self.op = ""
         self.provenance: list[Provenance] | None = [] if provenance else None
         self._counters: dict[str, int] = {}
-        self._env: list[dict[UOp, Any]] = [{}]
+        self._env: dict[UOp, Any] = {}
         self.state = renderer.new_state(self)
 
     def line(self, text: str) -> None:
@@ -102,11 +102,12 @@ class EmitContext:
 
     def value(self, uop: UOp) -> Any:
         """Return the rendered operand of a uop that is visible here."""
-        for scope in reversed(self._env):
-            found = scope.get(uop)
-            if found is not None:
-                return found
-        raise InternalError(f"{uop.op} is used at {self.position} of {self.program.name} but not visible there")
+        try:
+            return self._env[uop]
+        except KeyError:
+            raise InternalError(
+                f"{uop.op} is used at {self.position} of {self.program.name} but not visible there"
+            ) from None
 
 
 def emit(program: Program, renderer: Renderer, hooks: ResolvedHooks, *, provenance: bool = False) -> Source:
@@ -163,90 +164,125 @@ def _by_line(ctx: EmitContext, text: str, body_size: int) -> tuple[Provenance, .
     return tuple(records)
 
 
+class _Step(NamedTuple):
+    """What to do at one position of the program, worked out before the walk: loops that are replayed repeat it often."""
+
+    uop: UOp
+    hook: Callable[..., Any]
+    name: str
+    takes_operands: bool
+    statement: bool
+    opens: bool
+    closes: bool
+    replayed: bool
+    bound: bool
+    reads: bool
+
+
 class _Driver:
-    """One walk over a program."""
+    """One walk over a program.
+
+    Rendered values stand in one table; each open block keeps a journal of what it covered or added, which is undone when
+    the block closes.
+    """
 
     def __init__(self, ctx: EmitContext) -> None:
         self.ctx = ctx
         self.uops = ctx.program.uops
-        self.chains: dict[tuple[Any, Any], tuple[Callable[..., Any], bool, str]] = {}
-        self.replay = ctx.renderer.unroll == "replay"
         self.named = ctx.renderer.names_values
+        self.chains: dict[tuple[Any, Any], tuple[Callable[..., Any], bool, str]] = {}
         #: Values written in place that read memory and are not consumed yet; named before memory changes.
-        self.pending: dict[UOp, int] = {}
-        self.named_at: list[bool] = self._name_values() if self.named else []
-        self.ends = _matching_ends(self.uops) if self.replay else {}
+        self.pending: dict[UOp, None] = {}
+        self.journals: list[list[tuple[UOp, Any]]] = [[]]
+        replay = ctx.renderer.unroll == "replay"
+        self.ends = _matching_ends(self.uops) if replay else {}
+        named_at = self._name_values() if self.named else [False] * len(self.uops)
+        self.steps = [self._step(u, named, replay) for u, named in zip(self.uops, named_at, strict=True)]
+
+    def _step(self, u: UOp, bound: bool, replay: bool) -> _Step:
+        op = u.op
+        register = op is ops.LOCAL and u.arg[2] == "register"
+        key = (op, u.dtype) if op is not ops.LOCAL else (register, u.dtype)
+        entry = self.chains.get(key)
+        if entry is None:
+            entry = self.chains[key] = self._chain(op, u.dtype, register)
+        hook, takes_operands, name = entry
+        return _Step(
+            u, hook, name, takes_operands, op in _STATEMENTS, op in _OPENS, op in _CLOSES,
+            replay and op is ops.RANGE and u.arg[2] == "unroll" and u.arg[1] is not None,
+            bound and op not in _NEVER_NAMED and op not in _STATEMENTS, op is ops.LOAD,
+        )  # fmt: skip
 
     def run(self) -> None:
         self._span(0, len(self.uops))
 
     def _span(self, start: int, stop: int) -> None:
-        ctx = self.ctx
-        uops = self.uops
-        env = ctx._env
+        ctx, steps, named = self.ctx, self.steps, self.named
+        env, value_of = ctx._env, ctx.value
         n = start
         while n < stop:
-            u = uops[n]
-            op = u.op
-            if op is ops.RANGE and self.replay and u.arg[2] == "unroll" and u.arg[1] is not None:
+            u, hook, name, takes_operands, statement, opens, closes, replayed, bound, reads = steps[n]
+            if replayed:
                 self._replay(u, n)
                 n = self.ends[n] + 1
                 continue
-            key = (op, u.dtype) if op is not ops.LOCAL else (u.arg[2], u.dtype)
-            entry = self.chains.get(key)
-            if entry is None:
-                entry = self.chains[key] = self._chain(op, u.dtype, op is ops.LOCAL and u.arg[2] == "register")
-            hook, takes_operands, name = entry
-            ctx.position, ctx.op, ctx.hook = n, op.name, name
-            if op in _CLOSES:
+            ctx.position, ctx.op, ctx.hook = n, u.op.name, name
+            n += 1
+            if closes:
                 self._flush()
-                env.pop()
+                self._close()
                 hook(ctx, u)
-                n += 1
                 continue
             if takes_operands:
-                src = u.src
-                operands = [ctx.value(s) for s in src]
+                operands = [env[s] if s in env else value_of(s) for s in u.src]
                 if self.pending:
-                    reads = [s for s in src if self.pending.pop(s, None) is not None]
-                    if op in _STATEMENTS:
+                    for s in u.src:
+                        if s in self.pending:
+                            del self.pending[s]
+                            reads = True
+                    if statement:
                         self._flush()
-                        if op in _OPENS:
-                            operands = [ctx.value(s) for s in src]
-                else:
-                    reads = []
                 value = hook(ctx, u, operands)
             else:
-                reads = []
-                if op in _STATEMENTS:
+                if statement:
                     self._flush()
                 value = hook(ctx, u)
-            if op in _OPENS:
-                env.append({})
+            if opens:
+                self.journals.append([])
             if value is None:
-                if op not in _STATEMENTS:
+                if not statement:
                     raise CompileError(
-                        f"no plugin renders {op} of {u.dtype} for {ctx.target} (hook {name}); "
+                        f"no plugin renders {u.op} of {u.dtype} for {ctx.target} (hook {name}); "
                         f"`retarget explain {name} --target {ctx.target}` lists who was asked"
                     )
+                continue
+            if bound:
+                value = ctx.renderer.bind(ctx, u, value)
+            elif named and reads and not statement:
+                self.pending[u] = None
+            self.journals[-1].append((u, env.get(u)))
+            env[u] = value
+
+    def _close(self) -> None:
+        """Undo what the innermost block added to the table of values."""
+        env = self.ctx._env
+        for u, before in reversed(self.journals.pop()):
+            if before is None:
+                del env[u]
             else:
-                if self.named and op not in _NEVER_NAMED and op not in _STATEMENTS:
-                    if self.named_at[n]:
-                        value = ctx.renderer.bind(ctx, u, value)
-                    elif op is ops.LOAD or reads:
-                        self.pending[u] = n
-                env[-1][u] = value
-            n += 1
+                env[u] = before
 
     def _replay(self, u: UOp, n: int) -> None:
         """Emit the body of an unrolled loop once for each index, with the range rendered as that constant."""
         ctx = self.ctx
         index = u.dtype
         const_chain = self._chain(ops.CONST, index)[0]
+        end = self.ends[n]
         for i in range(u.arg[1]):
-            ctx._env.append({u: const_chain(ctx, const(i, index))})
-            self._span(n + 1, self.ends[n])
-            ctx._env.pop()
+            self.journals.append([(u, ctx._env.get(u))])
+            ctx._env[u] = const_chain(ctx, const(i, index))
+            self._span(n + 1, end)
+            self._close()
 
     def _chain(self, op: Op, dtype: dtypes.DType, register: bool = False) -> tuple[Callable[..., Any], bool, str]:
         entry = HOOK_OF.get(op)
@@ -258,11 +294,8 @@ class _Driver:
     def _flush(self) -> None:
         """Name the values that read memory and are still to be used, since memory is about to change."""
         ctx = self.ctx
-        for u in list(self.pending):
-            for scope in reversed(ctx._env):
-                if u in scope:
-                    scope[u] = ctx.renderer.bind(ctx, u, scope[u])
-                    break
+        for u in self.pending:
+            ctx._env[u] = ctx.renderer.bind(ctx, u, ctx._env[u])
         self.pending.clear()
 
     def _name_values(self) -> list[bool]:

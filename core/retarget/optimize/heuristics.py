@@ -49,10 +49,8 @@ def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
     lanes = capabilities.vector_bits // max(bits, 8) if "vector" in capabilities.axis_kinds else 0
     axes: dict[UOp, list[Axis]] = {r: [Axis(name)] for name, r in ranges.items()}
     product = _product(reductions, output, accesses) if lanes >= 2 and "unroll" in capabilities.axis_kinds else None
-    stages: list[Stage] = []
     if product is not None:
         outer = _tile(axes, product, lanes, capabilities)
-        stages = _panel(axes, product, capabilities)
         output = [*[r for r in output if r not in outer], *outer]
     else:
         vector = _vector_axis(list(ranges.values()), accesses, lanes, output)
@@ -60,6 +58,7 @@ def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
             _split_vector(axes, vector, lanes, vector in reduced and vector not in output)
     order = _order(axes, [*output, *[r for r in ranges.values() if r not in output]])
     _thread(axes, order, kernel, output, reductions, capabilities)
+    stages = _panel(axes, product, capabilities) if product is not None else []
     splits = [(r.arg[0], a) for r, a in axes.items() if len(a) > 1 or a[0].kind != "loop"]
     return Schedule.of(splits, order, stages)
 
@@ -199,15 +198,17 @@ def _panel(axes: dict[UOp, list[Axis]], product: _Product, capabilities: Capabil
     for r in reduced:
         if r in load.ranges:
             depth *= range_size(r)
+    inner = [a for a in axes[product.columns] if a.kind in ("unroll", "vector")]
     width = 1
-    for a in axes[product.columns][1:]:
+    for a in inner:
         width *= a.size or 1
     blocks = range_size(product.rows) // max([a.size or 1 for a in axes[product.rows]])
     room = capabilities.limits.local_bytes or (64 << 10)
     if depth < 16 or blocks < 4 or depth * width * load.dtype.itemsize > room:
         return []
-    name, *inner = [a.name for a in axes[product.columns]]
-    return [Stage(load.src[0].arg[0], name, (*[r.arg[0] for r in reduced if r in load.ranges], *inner))]
+    block = [a.name for a in axes[product.columns] if a not in inner][-1]
+    layout = (*[r.arg[0] for r in reduced if r in load.ranges], *[a.name for a in inner])
+    return [Stage(load.src[0].arg[0], block, layout)]
 
 
 def _order(axes: dict[UOp, list[Axis]], ranges: list[UOp]) -> list[str]:
