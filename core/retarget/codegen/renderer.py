@@ -27,10 +27,13 @@ class Renderer:
     names_values
         Whether the driver gives names (through `bind`) to values that are used more than once or outside their
         block, and writes others in place.  False where every hook already returns a name, as in SSA forms.
+    language
+        What the source is written in, as Pygments calls it ("text": nothing that can be highlighted).
     """
 
     unroll: Literal["pragma", "replay"] = "pragma"
     names_values: bool = True
+    language: str = "c"
 
     def __init__(self, target: str, capabilities: Capabilities) -> None:
         self.target = target

@@ -17,8 +17,17 @@ from .place import Placer
 from .translate import Translator, needs_int64
 
 
-def linearize(scheduled: Scheduled, capabilities: Capabilities) -> Program:
+def linearize(
+    scheduled: Scheduled, capabilities: Capabilities, translation: dict[UOp, UOp] | None = None
+) -> Program:
     """Return the linear program of a scheduled kernel for a target.
+
+    Parameters
+    ----------
+    scheduled, capabilities
+        What to linearize, and what the target can do.
+    translation
+        Filled, if given, with what each scheduled node became: for those who show where a uop comes from.
 
     Raises
     ------
@@ -31,6 +40,9 @@ def linearize(scheduled: Scheduled, capabilities: Capabilities) -> Program:
     index = dtypes.int64 if needs_int64(nodes) else dtypes.int32
     translate = Translator(Legalizer(capabilities), index, scheduled.order)
     body = Placer(scheduled, translate).run()
+    if translation is not None:
+        translation.update(translate.memo)
+        translation.update({reduction: array for reduction, (array, _) in translate.accumulators.items()})
     kernel = scheduled.kernel
     params = sorted([u for u in kernel.nodes if u.op is ops.PARAM], key=_argument_order)
     variables = sorted({u for u in nodes if u.op is ops.VAR}, key=lambda u: u.arg[0])

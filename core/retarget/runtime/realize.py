@@ -19,7 +19,7 @@ from ..ir.dtypes import DType, parse_dtype
 from ..ir.text import dump
 from ..ir.uop import UOp, numel, toposort
 from ..pipeline import (
-    Toolchain, lower_graph, pinned_schedule, program_of, runtime, strip_reshape, toolchain,
+    Toolchain, binary_of, lower_graph, pinned_schedule, program_of, runtime, source_of, strip_reshape, toolchain,
 )  # fmt: skip
 from ..registry import Argument, Binary, Launch, device as find_device
 from . import buffers
@@ -355,7 +355,7 @@ def _binary(key: str, tools: Toolchain, device: str, make: Callable[[], Binary] 
         if make is None:
             return None
         binary = make()
-        disk_cache().put(key, "kernel", _pack(binary), binary.data)
+        disk_cache().put(key, "kernel", describe_binary(binary), binary.data)
         return runtime(device).load(binary)
 
     found = _kernels.get((device, key))
@@ -368,16 +368,15 @@ def _binary(key: str, tools: Toolchain, device: str, make: Callable[[], Binary] 
 
 
 def _compile(kernel: Any, tools: Toolchain) -> Binary:
-    from ..codegen.driver import emit
-
-    source = emit(program_of(kernel, tools), tools.renderer, tools.hooks)
-    binary = tools.compiler.compile(source)
+    source = source_of(program_of(kernel, tools), tools)
+    binary = binary_of(source, tools)
     if tools.hooks.has("on_compiled"):
         tools.hooks.chain("on_compiled")(kernel, source, binary)
     return binary
 
 
-def _pack(binary: Binary) -> dict[str, Any]:
+def describe_binary(binary: Binary) -> dict[str, Any]:
+    """Return what a launch needs to know of a binary, as JSON values."""
     return {
         "entry": binary.entry,
         "target": binary.target,

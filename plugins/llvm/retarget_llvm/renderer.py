@@ -193,6 +193,7 @@ class LLVMRenderer(Renderer):
 
     unroll = "replay"
     names_values = False
+    language = "llvm"
 
     def new_state(self, ctx: EmitContext) -> _State:
         return _State()

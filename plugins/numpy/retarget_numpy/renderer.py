@@ -28,6 +28,7 @@ class NumpyRenderer(Renderer):
     """Writes uops as text; `unroll` loops stay loops, and every value has a number."""
 
     names_values = False
+    language = "text"
 
     def new_state(self, ctx: EmitContext) -> _State:
         ctx.depth = 0
