@@ -1,7 +1,8 @@
-"""Data types: one interned `DType` per (scalar kind, vector width), and NumPy's and the array API's promotion rules.
+"""Data types: one interned `DType` per scalar kind and vector width, and the promotion rules.
 
-A vector dtype (`float32.vector(8)`) exists only in linear programs; arrays and kernels hold scalar dtypes.  `index` is
-the type of index arithmetic before the linearizer picks 32 or 64 bits.
+Promotion is the array API's, and NumPy's where that is silent.  A vector dtype (`float32.vector(8)`) exists
+only in linear programs; arrays and kernels hold scalar dtypes.  `index` is the type of index arithmetic
+before the linearizer picks 32 or 64 bits.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ index = DType("index", "index", 64)
 bool_ = DType("bool", "bool", 8)
 int8, int16, int32, int64 = (DType(f"int{b}", "int", b) for b in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (DType(f"uint{b}", "uint", b) for b in (8, 16, 32, 64))
-# e4m3 is the "fn" flavour (no infinity, NaN = S.1111.111), e5m2 is IEEE-like: OCP 8-bit floating point spec, rev 1.0.
+# e4m3 is the "fn" flavour (no infinity, NaN = S.1111.111), e5m2 is like IEEE's: OCP 8-bit floating point
+# specification, revision 1.0.
 float8_e4m3 = DType("float8_e4m3", "float", 8, 3, 4)
 float8_e5m2 = DType("float8_e5m2", "float", 8, 2, 5)
 float16 = DType("float16", "float", 16, 10, 5)
@@ -153,7 +155,9 @@ def to_numpy(dtype: DType) -> np.dtype[Any]:
     if dtype.name in ("bfloat16", "float8_e4m3", "float8_e5m2"):
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, "float8_e4m3fn" if dtype.name == "float8_e4m3" else dtype.name))
+        name = "float8_e4m3fn" if dtype is float8_e4m3 else dtype.name
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
     return np.dtype(dtype.name)
 
 
@@ -199,7 +203,8 @@ def as_dtype(value: Any) -> DType:
     except TypeError as error:
         if isinstance(error, DTypeError):
             raise
-        raise DTypeError(f"{value!r} is not a dtype; use one of {', '.join(d.name for d in ARRAY_DTYPES)}") from None
+        names = ", ".join(d.name for d in ARRAY_DTYPES)
+        raise DTypeError(f"{value!r} is not a dtype; use one of {names}") from None
 
 
 _LATTICE_FLOATS = ("float8_e4m3", "float8_e5m2", "float16", "bfloat16", "float32", "float64")
@@ -207,12 +212,12 @@ _LATTICE_FLOATS = ("float8_e4m3", "float8_e5m2", "float16", "bfloat16", "float32
 
 @functools.cache
 def promote(a: DType, b: DType) -> DType:
-    """Return the dtype that two arrays' dtypes promote to: the array API's table, and NumPy's where that is silent.
+    """Return the dtype that the dtypes of two arrays promote to.
 
-    Beyond the standard: bool promotes to the other; an integer with a float gives the float (the array API leaves it
-    open; NumPy would widen), float16 with bfloat16 gives float32, and a float8 gives way to any wider float.
-    Signed and unsigned integers give the next wider signed integer, and uint64 with a signed one gives float64
-    as in NumPy.
+    Beyond the standard: bool promotes to the other; an integer with a float gives the float (the array API
+    leaves it open; NumPy would widen), float16 with bfloat16 gives float32, and a float8 gives way to any
+    wider float. Signed and unsigned integers give the next wider signed integer, and uint64 with a signed
+    one gives float64 as in NumPy.
     """
     if a is b:
         return a
@@ -239,8 +244,9 @@ def promote(a: DType, b: DType) -> DType:
 def promote_scalar(dtype: DType, value: bool | int | float) -> DType:
     """Return the dtype of an operation between an array of `dtype` and a Python scalar (a weak operand).
 
-    A scalar of the array's kind or a lower one adopts the array's dtype; a float with an integer or bool array gives
-    the default float32, an int with a bool array gives int64 (array API, "mixing arrays with Python scalars").
+    A scalar of the array's kind or a lower one adopts the array's dtype; a float with an integer or bool
+    array gives the default float32, an int with a bool array int64 (array API, "mixing arrays with Python
+    scalars").
 
     Raises
     ------
@@ -253,6 +259,6 @@ def promote_scalar(dtype: DType, value: bool | int | float) -> DType:
         if dtype.kind == "bool":
             return int64
         if dtype.is_int and not dtype.min <= value <= dtype.max:
-            raise DTypeError(f"the integer {value} does not fit {dtype}; cast the array to a wider dtype first")
+            raise DTypeError(f"the integer {value} does not fit {dtype}; cast the array to a wider one first")
         return dtype
     return dtype if dtype.kind == "float" else float32

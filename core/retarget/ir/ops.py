@@ -1,7 +1,8 @@
 """The op table: every op of the IR, declared once.
 
-An `Op` says what its operands are, which dtypes they may have, what effect it has and what it means.  The verifier,
-printer, parser, generated documentation and the NumPy evaluator are all driven by this table.  Three levels share it:
+An `Op` says what its operands are, which dtypes they may have, what effect it has and what it means.  The
+verifier, printer, parser, generated documentation and the NumPy evaluator are all driven by this table.
+Three levels share it:
 
 * **graph**: lazy array operations; nodes have a `shape`.
 * **kernel**: scalar expressions over ranges, with one index per buffer axis, and stores.
@@ -57,7 +58,8 @@ class Op:
     meaning
         One line for documentation; also gives the meaning of `arg` where the op has one.
     group
-        "alu", "cast", "index", "movement", "memory", "control", "vector", "define" or "graph": which hook renders it.
+        Which hook renders it: "alu", "cast", "const", "index", "movement", "memory", "control", "vector",
+        "define" or "graph".
     """
 
     name: str
@@ -141,7 +143,8 @@ def _cast(dtype: DType, src: tuple[UOp, ...], arg: Any) -> str | None:
 
 def _bitcast(dtype: DType, src: tuple[UOp, ...], arg: Any) -> str | None:
     a = src[0].dtype
-    return None if dtype.bits == a.bits and dtype.lanes == a.lanes else f"size of {a} differs from that of {dtype}"
+    same = dtype.bits == a.bits and dtype.lanes == a.lanes
+    return None if same else f"size of {a} differs from that of {dtype}"
 
 
 def _index(dtype: DType, src: tuple[UOp, ...], arg: Any) -> str | None:
@@ -206,14 +209,16 @@ def _lanes(dtype: DType, src: tuple[UOp, ...], arg: Any) -> str | None:
     return None if src[0].dtype.scalar is dtype else f"folds {src[0].dtype} to {dtype}"
 
 
-def _op(name: str, levels: str, operands: str, rule: Rule, group: str, meaning: str, effect: Effect = Effect.PURE) -> Op:
+def _op(
+    name: str, levels: str, operands: str, rule: Rule, group: str, meaning: str, effect: Effect = Effect.PURE
+) -> Op:
     op = Op(name, levels, tuple(operands.split()), rule, effect, group, meaning)
     OPS[name] = op
     return op
 
 
 # -- elementwise ---------------------------------------------------------------------------------------------
-# Integers wrap.  The ops below the line "needs expansion" are expanded before emission on targets that lack them.
+# Integers wrap.  The ops below "Needs expansion" are expanded before emission on targets that lack them.
 
 ADD = _op("ADD", "gkl", "x y", _same("biuf"), "alu", "x + y; logical or on bool")
 SUB = _op("SUB", "gkl", "x y", _same("iuf"), "alu", "x - y")
@@ -225,7 +230,8 @@ FLOOR = _op("FLOOR", "gkl", "x", _same("f"), "alu", "largest integer not above x
 CEIL = _op("CEIL", "gkl", "x", _same("f"), "alu", "smallest integer not below x")
 TRUNC = _op("TRUNC", "gkl", "x", _same("f"), "alu", "x with its fraction dropped")
 RINT = _op("RINT", "gkl", "x", _same("f"), "alu", "nearest integer, ties to even")
-MULACC = _op("MULACC", "kl", "x y z", _same("f"), "alu", "x * y + z with one rounding or two, whichever is faster")
+MULACC = _op("MULACC", "kl", "x y z", _same("f"), "alu",
+             "x * y + z with one rounding or two, whichever is faster")  # fmt: skip
 MAXIMUM = _op("MAXIMUM", "gkl", "x y", _same("biuf"), "alu", "the larger; NaN if either is NaN")
 MINIMUM = _op("MINIMUM", "gkl", "x y", _same("biuf"), "alu", "the smaller; NaN if either is NaN")
 AND = _op("AND", "gkl", "x y", _same("biu"), "alu", "bitwise (logical on bool) and")
@@ -233,19 +239,21 @@ OR = _op("OR", "gkl", "x y", _same("biu"), "alu", "bitwise (logical on bool) or"
 XOR = _op("XOR", "gkl", "x y", _same("biu"), "alu", "bitwise (logical on bool) exclusive or")
 NOT = _op("NOT", "gkl", "x", _same("biu"), "alu", "bitwise (logical on bool) complement")
 SHL = _op("SHL", "gkl", "x n", _same("iu"), "alu", "x << n; 0 when n >= bits; undefined for negative n")
-SHR = _op("SHR", "gkl", "x n", _same("iu"), "alu", "x >> n, arithmetic for signed; all sign bits when n >= bits")
+SHR = _op("SHR", "gkl", "x n", _same("iu"), "alu",
+          "x >> n, arithmetic for signed; all sign bits when n >= bits")  # fmt: skip
 CMPLT = _op("CMPLT", "gkl", "x y", _compare, "alu", "x < y; false if either is NaN")
 CMPLE = _op("CMPLE", "gkl", "x y", _compare, "alu", "x <= y; false if either is NaN")
 CMPEQ = _op("CMPEQ", "gkl", "x y", _compare, "alu", "x == y; false if either is NaN")
 CMPNE = _op("CMPNE", "gkl", "x y", _compare, "alu", "x != y; true if either is NaN")
 WHERE = _op("WHERE", "gkl", "condition x y", _where, "alu", "x where the condition holds, else y")
-# Linear only: what the machine divides with.  The divisor is never 0, and never -1 with the smallest dividend.
+# Linear only: what the machine divides with.  The divisor is never 0, nor -1 with the smallest dividend.
 TRUNCDIV = _op("TRUNCDIV", "l", "x y", _same("iu"), "alu", "integer x / y rounded toward zero; y is safe")
 TRUNCMOD = _op("TRUNCMOD", "l", "x y", _same("iu"), "alu", "remainder of TRUNCDIV, with x's sign; y is safe")
 USHL = _op("USHL", "l", "x n", _same("iu"), "alu", "x << n with 0 <= n < bits")
 USHR = _op("USHR", "l", "x n", _same("iu"), "alu", "x >> n with 0 <= n < bits; arithmetic for signed")
 # Needs expansion on most targets (codegen/functions.py).
-FLOORDIV = _op("FLOORDIV", "gk", "x y", _same("iuf"), "alu", "x / y rounded down; integer x // 0 is 0, MIN // -1 is MIN")
+FLOORDIV = _op("FLOORDIV", "gk", "x y", _same("iuf"), "alu",
+               "x / y rounded down; integer x // 0 is 0, MIN // -1 is MIN")  # fmt: skip
 MOD = _op("MOD", "gk", "x y", _same("iuf"), "alu", "x - y * (x // y), with y's sign; integer x % 0 is 0")
 POW = _op("POW", "gkl", "x y", _same("iuf"), "alu", "x ** y")
 ATAN2 = _op("ATAN2", "gkl", "y x", _same("f"), "alu", "angle of the point (x, y)")
@@ -263,11 +271,14 @@ UNARY_FUNCTIONS: tuple[Op, ...] = tuple(
         ("ATANH", "inverse hyperbolic tangent"), ("ERF", "error function"),
     )
 )  # fmt: skip
-EXP, EXP2, EXPM1, LOG, LOG2, LOG10, LOG1P, SIN, COS, TAN, ASIN, ACOS, ATAN, SINH, COSH, TANH, ASINH, ACOSH, ATANH, ERF = (
-    UNARY_FUNCTIONS
-)
+(
+    EXP, EXP2, EXPM1, LOG, LOG2, LOG10, LOG1P, SIN, COS, TAN, ASIN, ACOS, ATAN,
+    SINH, COSH, TANH, ASINH, ACOSH, ATANH, ERF,
+) = UNARY_FUNCTIONS  # fmt: skip
 
-CAST = _op("CAST", "gkl", "x", _cast, "cast", "convert the value (graph, kernel: float to int truncates and wraps through int64; linear: it is in range)")
+CAST = _op("CAST", "gkl", "x", _cast, "cast",
+           "the value converted; float to int truncates and wraps through int64, NaN is 0, uint64 is exact "
+           "below 2**64; linear: the value is in range")  # fmt: skip
 BITCAST = _op("BITCAST", "gkl", "x", _bitcast, "cast", "reinterpret the bits")
 CONST = _op("CONST", "gkl", "", _const, "const", "a scalar constant; arg: the value")
 
@@ -276,7 +287,8 @@ BUFFER = _op("BUFFER", "g", "", _any, "graph", "stored data; arg: (number, shape
 IOTA = _op("IOTA", "g", "", _any, "graph", "0, 1, 2 ...; arg: length")
 REDUCE_AXIS = _op("REDUCE_AXIS", "g", "x", _first, "graph", "fold axes to length 1; arg: (op, axes)")
 GATHER = _op("GATHER", "g", "x *indices", _first, "graph",
-             "x[i0, i1, ...] over x's first axes, 0 where out of bounds; shape: indices' + rest of x's")  # fmt: skip
+             "x[i0, i1, ...] over x's first axes, 0 where out of bounds; "
+             "shape: that of the indices, then the rest of x's")  # fmt: skip
 CONTIGUOUS = _op("CONTIGUOUS", "g", "x", _first, "graph", "x, stored")
 COPY = _op("COPY", "g", "x", _first, "graph", "x on another device; arg: its name")
 RESHAPE = _op("RESHAPE", "g", "x", _first, "movement", "same elements in row-major order; arg: shape")
@@ -289,8 +301,10 @@ FLIP = _op("FLIP", "g", "x", _first, "movement", "axes reversed; arg: axes")
 # -- kernel: index arithmetic (canonical when built, see index.py) -------------------------------------------
 RANGE = _op("RANGE", "kl", "size?", _any, "control",
             "a loop index, 0 <= i < size; arg: (name, size or None, axis kind)", Effect.CONTROL)  # fmt: skip
-VAR = _op("VAR", "gkl", "", _any, "define", "an integer bound at launch; arg: (name, lowest, highest)", Effect.DEFINE)
-AFFINE = _op("AFFINE", "k", "*atoms", _index, "index", "constant + sum of coefficient * atom; arg: (constant, coefficients)")
+VAR = _op("VAR", "gkl", "", _any, "define",
+          "an integer bound at launch; arg: (name, lowest, highest)", Effect.DEFINE)  # fmt: skip
+AFFINE = _op("AFFINE", "k", "*atoms", _index, "index",
+             "constant + sum(coefficient * atom); arg: (constant, coefficients)")  # fmt: skip
 IDIV = _op("IDIV", "k", "x", _index, "index", "x // n, rounded down; arg: n > 0")
 IMOD = _op("IMOD", "k", "x", _index, "index", "x - n * (x // n), never negative; arg: n > 0")
 IMUL = _op("IMUL", "k", "x y", _index, "index", "product of two index expressions, neither constant")
@@ -299,34 +313,43 @@ GE0 = _op("GE0", "k", "x", _bool, "index", "mask: x >= 0")
 ALL = _op("ALL", "k", "*masks", _bool, "index", "mask: every one of the masks")
 
 # -- kernel and linear: memory -------------------------------------------------------------------------------
-PARAM = _op("PARAM", "kl", "", _any, "define", "a buffer argument; arg: (name, shape, writable)", Effect.DEFINE)
+PARAM = _op("PARAM", "kl", "", _any, "define",
+            "a buffer argument; arg: (name, shape, writable)", Effect.DEFINE)  # fmt: skip
 LOCAL = _op("LOCAL", "kl", "", _any, "define",
-            "temporary storage; arg: (name, shape, address space), a size of 0 is a stride of 0", Effect.DEFINE)  # fmt: skip
+            "temporary storage; arg: (name, shape, address space), a size of 0 is a stride of 0",
+            Effect.DEFINE)  # fmt: skip
 LOAD = _op("LOAD", "kl", "buffer *index", _load, "memory",
-           "kernel: (buffer, mask, one index per axis), 0 where masked; linear: (buffer, flat index, gate?)",
-           Effect.READ)  # fmt: skip
+           "kernel: (buffer, mask, one index per axis), 0 where masked; "
+           "linear: (buffer, flat index, gate?), arg: alignment in elements", Effect.READ)  # fmt: skip
 STORE = _op("STORE", "kl", "buffer *index", _store, "memory",
-            "kernel: (buffer, mask, value, one index per axis); linear: (buffer, flat index, value, gate?)",
+            "kernel: (buffer, mask, value, one index per axis); "
+            "linear: (buffer, flat index, value, gate?), arg: alignment in elements",
             Effect.WRITE)  # fmt: skip
 REDUCE = _op("REDUCE", "k", "x *ranges", _first, "alu", "fold x over ranges; arg: op")
 
 # -- linear --------------------------------------------------------------------------------------------------
 END = _op("END", "l", "range", _void, "control", "closes the loop", Effect.CONTROL)
-IF = _op("IF", "l", "condition", _void, "control", "opens a block that runs when the condition holds", Effect.CONTROL)
+IF = _op("IF", "l", "condition", _void, "control",
+         "opens a block that runs when the condition holds", Effect.CONTROL)  # fmt: skip
 ENDIF = _op("ENDIF", "l", "if", _void, "control", "closes the block", Effect.CONTROL)
 SPECIAL = _op("SPECIAL", "l", "", _any, "define", "a grid or thread index; arg: (name, size)", Effect.DEFINE)
-BARRIER = _op("BARRIER", "l", "", _void, "control", "every thread of the block arrives before any goes on", Effect.SYNC)
+BARRIER = _op("BARRIER", "l", "", _void, "control",
+              "every thread of the block arrives before any goes on", Effect.SYNC)  # fmt: skip
 BROADCAST = _op("BROADCAST", "l", "x", _broadcast, "vector", "every lane is x")
 VECTORIZE = _op("VECTORIZE", "l", "*lanes", _vectorize, "vector", "a vector of its operands")
 GEP = _op("GEP", "l", "x", _gep, "vector", "lanes of a vector; arg: their numbers")
 FOLD = _op("FOLD", "l", "x", _lanes, "vector", "the lanes of x folded to a scalar; arg: op")
 SHUFFLE = _op("SHUFFLE", "l", "x", _first, "control",
-              "x of the thread whose number differs by arg in its bits (exclusive or)", Effect.SYNC)  # fmt: skip
-WMMA = _op("WMMA", "l", "a b c", _any, "alu", "a matrix instruction on fragments; arg: name of the descriptor")
+              "x of the thread whose number differs by arg in its bits (exclusive or)",
+              Effect.SYNC)  # fmt: skip
+WMMA = _op("WMMA", "l", "a b c", _any, "alu",
+           "a matrix instruction on fragments; arg: name of the descriptor")  # fmt: skip
 STAGE_COPY = _op("STAGE_COPY", "l", "to index from index", _void, "control",
                  "starts an asynchronous copy of arg elements to local memory", Effect.WRITE)  # fmt: skip
-STAGE_COMMIT = _op("STAGE_COMMIT", "l", "", _void, "control", "closes a group of asynchronous copies", Effect.SYNC)
-STAGE_WAIT = _op("STAGE_WAIT", "l", "", _void, "control", "waits until at most arg groups are in flight", Effect.SYNC)
+STAGE_COMMIT = _op("STAGE_COMMIT", "l", "", _void, "control",
+                   "closes a group of asynchronous copies", Effect.SYNC)  # fmt: skip
+STAGE_WAIT = _op("STAGE_WAIT", "l", "", _void, "control",
+                 "waits until at most arg groups are in flight", Effect.SYNC)  # fmt: skip
 
 MOVEMENT_OPS = frozenset({RESHAPE, PERMUTE, EXPAND, PAD, SHRINK, FLIP})
 ALU_OPS = frozenset(o for o in OPS.values() if o.group == "alu" and o not in (REDUCE, WMMA))

@@ -107,8 +107,8 @@ def _fold_cast(dtype: DType, x: Scalar) -> Scalar | None:
         return x
     if x != x:
         return 0
-    if dtype is dtypes.uint64 and x > _INT64_MAX:
-        return None
+    if dtype is dtypes.uint64 and x > _INT64_MAX:  # it has an upper half of its own
+        return int(x) if x < 2.0**64 else (1 << 64) - 1
     return _INT64_MIN if x < _INT64_MIN else _INT64_MAX if x > _INT64_MAX else int(x)
 
 

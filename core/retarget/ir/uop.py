@@ -8,7 +8,6 @@ and the bounds of kernel nodes.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
 import weakref
@@ -308,6 +307,8 @@ def _key(u: UOp) -> tuple[Any, ...]:
     if u.op in _INDEX_OPS:
         return (1, u.op.name, u.arg, *[s._key for s in u.src])
     # Values under an IVALUE may be deep: a digest is compared in constant time.
+    import hashlib
+
     text = repr((u.op, u.dtype, u.arg, [s._key for s in u.src]))
     return (2, hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
 

@@ -11,7 +11,6 @@ temporary one.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -570,6 +569,8 @@ def _window(lines: list[str], marked: int) -> Iterator[str]:
 
 def _reproducer(lines: list[str], message: str) -> str:
     """Write the program to a new file and return the sentence that names it."""
+    import tempfile
+
     folder = os.environ.get("RETARGET_REPRODUCER_DIR") or None
     text = "".join([f"# {line}\n" for line in message.split("\n")]) + "\n".join(lines) + "\n"
     try:
