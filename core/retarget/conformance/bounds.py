@@ -88,7 +88,10 @@ def _bound(u: UOp, value: Mapping[UOp, Values], bound: Mapping[UOp, Values]) -> 
         return _selected(u, value, errors)
     if op is ops.BITCAST:
         magnitude = _magnitude_of(u)
-        return bound[magnitude] if magnitude is not None else np.where(errors[0] > 0, math.inf, 0.0)
+        if magnitude is not None:
+            return bound[magnitude]
+        free = np.isnan(wide(value[src[0]]))  # the bits of a NaN are anyone's choice
+        return np.where((errors[0] > 0) | free, math.inf, 0.0)
     operands = [wide(value[s]) for s in src]
     if op in ops.COMPARISONS:
         apart = np.abs(operands[0] - operands[1]) > errors[0] + errors[1]

@@ -156,7 +156,7 @@ def fuzz(
     seeds: Sequence[int],
     *,
     schedules: bool = False,
-    size: int = 12,
+    size: int = 16,
     reduce: bool = True,
     statistics: Statistics | None = None,
     advance: Callable[[], None] = lambda: None,
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", help='the device, for example "llvm" (default: auto)')
     parser.add_argument("--count", type=int, default=100, help="how many graphs (default: 100)")
     parser.add_argument("--seed", type=int, default=0, help="the first graph's seed (default: 0)")
-    parser.add_argument("--size", type=int, default=12, help="functions in a graph (default: 12)")
+    parser.add_argument("--size", type=int, default=16, help="functions in a graph (default: 16)")
     parser.add_argument("--schedules", action="store_true", help="run kernels under random schedules")
     parser.add_argument("--keep", action="store_true", help="print failing graphs as they are, not reduced")
     options: Any = parser.parse_args(arguments)
