@@ -58,7 +58,7 @@ def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
             _split_vector(axes, vector, lanes, vector in reduced and vector not in output)
     order = _order(axes, [*output, *[r for r in ranges.values() if r not in output]])
     _thread(axes, order, kernel, output, reductions, capabilities)
-    stages = _panel(axes, product, capabilities) if product is not None else []
+    stages = _panel(axes, product, kernel, capabilities) if product is not None else []
     splits = [(r.arg[0], a) for r, a in axes.items() if len(a) > 1 or a[0].kind != "loop"]
     return Schedule.of(splits, order, stages)
 
@@ -178,7 +178,9 @@ def _tile(axes: dict[UOp, list[Axis]], product: _Product, lanes: int, capabiliti
     return [columns, rows]
 
 
-def _panel(axes: dict[UOp, list[Axis]], product: _Product, capabilities: Capabilities) -> list[Stage]:
+def _panel(
+    axes: dict[UOp, list[Axis]], product: _Product, kernel: Kernel, capabilities: Capabilities
+) -> list[Stage]:
     """Return the stage that packs the panel of the right operand that one block of columns touches.
 
     It pays when the panel is read for several blocks of rows, or when its columns are not contiguous; it is made
@@ -188,8 +190,10 @@ def _panel(axes: dict[UOp, list[Axis]], product: _Product, capabilities: Capabil
     while load.op is ops.CAST:
         load = load.src[0]
     reduced = product.reduction.src[1:]
-    if load.op is not ops.LOAD or "vector" != axes[product.columns][-1].kind:
+    if load.op is not ops.LOAD or axes[product.columns][-1].kind != "vector":
         return []
+    if sum(u.op is ops.LOAD and u.src[0] is load.src[0] for u in kernel.nodes) > 1:
+        return []  # a tile serves one index; this is a product of an array with itself
     for index in load.src[2:]:
         parts = terms(index)[1]
         if len(parts) > 1 or any(atom.op is not ops.RANGE for atom, _ in parts):
