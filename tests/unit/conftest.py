@@ -13,7 +13,7 @@ import pytest
 
 from retarget import registry
 from retarget.ir import dtypes, ops
-from retarget.ir.uop import UOp, attach, numel, toposort
+from retarget.ir.uop import UOp, new_buffer, numel, toposort
 from retarget.registry import DeviceInfo
 from retarget_numpy.graph import evaluate
 
@@ -42,9 +42,7 @@ def oracle_runtime() -> Iterator[None]:
 
     def from_numpy(values: np.ndarray[Any, Any], device: str) -> UOp:
         assert values.dtype.isnative and values.flags.c_contiguous
-        node = UOp(ops.BUFFER, dtypes.as_dtype(values.dtype), (), (next(numbers), values.shape, device))
-        attach(node, values.copy())
-        return node
+        return new_buffer(dtypes.as_dtype(values.dtype), (next(numbers), values.shape, device), values.copy())
 
     def to_numpy(node: UOp) -> np.ndarray[Any, Any]:
         values: np.ndarray[Any, Any] = node.data

@@ -15,7 +15,7 @@ import pytest
 from retarget.errors import InternalError
 from retarget.ir import dtypes, index, ops, uop
 from retarget.ir.text import dump, parse
-from retarget.ir.uop import UOp, attach, const, sort_key, toposort, union
+from retarget.ir.uop import UOp, const, new_buffer, sort_key, toposort, union
 
 F32 = dtypes.float32
 
@@ -94,9 +94,9 @@ def test_replace() -> None:
 
 
 def test_attached_data_is_not_part_of_the_identity() -> None:
-    b = UOp(ops.BUFFER, F32, (), (17, (2,), "numpy"))
     owned = object()
-    attach(b, owned)
+    b = new_buffer(F32, (17, (2,), "numpy"), owned)
+    assert b.shape == (2,)
     assert UOp(ops.BUFFER, F32, (), (17, (2,), "numpy")).data is owned
 
 

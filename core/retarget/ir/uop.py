@@ -140,14 +140,31 @@ class UOp(_Fields):
 
 
 _new: Any = object.__new__
-_set_data: Any = _Fields.__dict__["data"].__set__
 _set_key: Any = _Fields.__dict__["_key"].__set__
 
 
-def attach(node: UOp, data: Any) -> None:
-    """Make a BUFFER node own `data`, the runtime's buffer, for as long as the node lives."""
-    _set_data(node, data)
+def new_buffer(dtype: DType, arg: tuple[int, tuple[int, ...], str], data: Any) -> UOp:
+    """Return a BUFFER node that owns `data`, the runtime's buffer, for as long as the node lives.
 
+    `arg` starts with a number that no other buffer has, so there is nothing to look up and nothing to infer: this is on
+    the path of every evaluation.
+    """
+    draft = _new(_Fields)
+    draft.op = ops.BUFFER
+    draft.dtype = dtype
+    draft.src = ()
+    draft.arg = arg
+    draft.data = data
+    draft._key = None
+    draft.shape = arg[1]
+    draft.ranges = NO_RANGES
+    draft.vmin = draft.vmax = 0
+    draft.__class__ = UOp
+    node: UOp = draft
+    ref = _Ref(node, _forget)
+    ref.key = (ops.BUFFER, dtype, (), arg)
+    _table[ref.key] = ref
+    return node
 
 def union(src: Iterable[UOp]) -> Ranges:
     """Return the free ranges of several nodes together."""

@@ -10,9 +10,9 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CopyError, DeviceError, DTypeError
-from ..ir import dtypes, ops
+from ..ir import dtypes
 from ..ir.dtypes import DType
-from ..ir.uop import UOp, attach, numel
+from ..ir.uop import UOp, new_buffer, numel
 from ..pipeline import runtime
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ def allocate(nbytes: int, device: str) -> Buffer:
 
 def buffer_node(buffer: Buffer, dtype: DType, shape: tuple[int, ...]) -> UOp:
     """Return a new BUFFER node over a buffer."""
-    node = UOp(ops.BUFFER, dtype, (), (next(_numbers), shape, buffer.device))
-    attach(node, buffer)
-    return node
+    return new_buffer(dtype, (next(_numbers), shape, buffer.device), buffer)
 
 
 def data_of(node: UOp) -> Buffer:

@@ -15,6 +15,7 @@ from ..array.array import Array
 from ..errors import DTypeError, UserError
 from ..ir import ops
 from ..ir.uop import UOp
+from ..pipeline import runtime
 from .buffers import Buffer, buffer_node, data_of
 from .realize import Plan, capturing, plan_for
 
@@ -35,7 +36,9 @@ class _Capture:
     argument_of
         (plan input, argument) pairs.
     rebuild
-        Makes the function's result of the computed nodes and the arguments.
+        Makes the function's result of the computed arrays and the arguments.
+    replay
+        Computes the function on arguments of the captured dtypes and shapes.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: list[Array], call: tuple[Any, ...], device: str) -> None:
@@ -66,9 +69,32 @@ class _Capture:
                 self.leaves.append((-1, -1, x))
             else:
                 self.leaves.append((roots.index(x.node), -1, None))
-        self.single = len(self.leaves) == 1 and self.leaves[0][0] == 0 and self.rebuild is _only
+        self.replay: Callable[[Sequence[Array]], Any] = self.run
+        if self.plan is not None and len(self.plan.steps) == 1 and self.rebuild is _only and self.leaves[0][0] == 0:
+            self.replay = self._single(self.plan)
 
-    def replay(self, arguments: Sequence[Array]) -> Any:
+    def _single(self, plan: Plan) -> Callable[[Sequence[Array]], Array]:
+        """Return the replay of one launch with one result, with everything looked up beforehand."""
+        (step,) = plan.steps
+        ((slot, dtype, shape),) = plan.results
+        size, device = plan.sizes[slot - plan.inputs], self.device
+        on = runtime(device)
+        allocate, free, launch = on.allocate, on.free, step.executable
+        argument = dict(self.argument_of)
+        # For each buffer of the kernel behind the output: the argument that it is, or a fixed buffer.
+        sources = [(argument.get(n, -1), self.fixed[n]) for n in step.slots[1:]]
+
+        def replay(arguments: Sequence[Array]) -> Array:
+            buffer = Buffer(allocate(size), size, device, free)
+            launch([buffer.handle, *[
+                arguments[n].node.data.handle if fixed is None else fixed.handle for n, fixed in sources
+            ]])  # fmt: skip
+            return Array(buffer_node(buffer, dtype, shape), device)
+
+        return replay
+
+    def run(self, arguments: Sequence[Array]) -> Any:
+        """Launch the plan on these arguments and return the function's result."""
         made: list[UOp] = []
         plan = self.plan
         device = self.device
@@ -77,9 +103,6 @@ class _Capture:
             for n, a in self.argument_of:
                 inputs[n] = arguments[a].node.data
             slots = plan.run(inputs, device)  # type: ignore[arg-type]
-            if self.single:
-                slot, dtype, shape = plan.results[0]
-                return Array(buffer_node(slots[slot], dtype, shape), device)  # type: ignore[arg-type]
             made = [buffer_node(slots[s], d, shape) for s, d, shape in plan.results]  # type: ignore[arg-type]
         out = []
         for root, argument, outside in self.leaves:
@@ -131,11 +154,10 @@ class Jit:
                 if node.op is not ops.BUFFER:
                     node = a.realize().node
                 arrays.append(a)
-                _, shape, device = node.arg
-                key.append((node.dtype, shape, device))
+                key += (node.dtype, node.shape, node.arg[2])
             else:
-                key.append((type(a), a))
-        signature = (*key, *kwargs)
+                key += (type(a), a)
+        signature = tuple(key) if not kwargs else (*key, *kwargs)
         try:
             capture = self._captures.get(signature)
         except TypeError as error:
