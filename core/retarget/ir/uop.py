@@ -332,24 +332,23 @@ def _key(u: UOp) -> tuple[Any, ...]:
 
 def toposort(roots: Iterable[UOp]) -> list[UOp]:
     """Return every node that `roots` reach, operands before users, in a deterministic order; no recursion."""
-    seen: set[UOp] = set()
+    done: set[UOp] = set()
     out: list[UOp] = []
-    for root in roots:
-        if root in seen:
+    stack = list(roots)
+    stack.reverse()
+    while stack:
+        node = stack[-1]
+        if node in done:
+            stack.pop()
             continue
-        stack: list[tuple[UOp, bool]] = [(root, False)]
-        while stack:
-            node, done = stack.pop()
-            if done:
-                out.append(node)
-                continue
-            if node in seen:
-                continue
-            seen.add(node)
-            stack.append((node, True))
-            for s in reversed(node.src):
-                if s not in seen:
-                    stack.append((s, False))
+        waiting = [s for s in node.src if s not in done]
+        if waiting:
+            waiting.reverse()
+            stack += waiting
+        else:
+            stack.pop()
+            done.add(node)
+            out.append(node)
     return out
 
 

@@ -48,7 +48,7 @@ def linearize(
     variables = sorted({u for u in nodes if u.op is ops.VAR}, key=lambda u: u.arg[0])
     linear_variables = [translate.position(u) for u in variables]
     uops = (*params, *linear_variables, *body)
-    name = kernel_name(scheduled)
+    name = kernel_name(scheduled, nodes)
     verify_program(uops, where=f"linearize {name}")
     arguments = (
         *[Argument(p.arg[0], "buffer", p.dtype.name, p.arg[1], p.arg[2]) for p in params],
@@ -64,9 +64,8 @@ def _argument_order(param: UOp) -> tuple[bool, int]:
     return (not param.arg[2], int(name.lstrip("outin")))
 
 
-def kernel_name(scheduled: Scheduled) -> str:
-    """Return a legal identifier that tells kind, shape and schedule: "sum_64x128_3f2a91"."""
-    nodes = toposort(scheduled.stores)
+def kernel_name(scheduled: Scheduled, nodes: list[UOp]) -> str:
+    """Return a legal identifier that tells kind, shape and schedule of a kernel with these nodes: "sum_64x128_3f2a91"."""
     folds = [u.arg for u in nodes if u.op is ops.REDUCE]
     if not folds:
         kind = "map"

@@ -90,11 +90,12 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
                 raise ScheduleError(f"two axes are called {d.arg[0]}")
     substitution = _Substitution(replaced, parts, valid)
     stores = [substitution.store(s) for s in kernel.stores]
-    used = {r for s in toposort(stores) for r in ((s,) if s.op is ops.RANGE else ())}
+    nodes = toposort(stores)
+    used = {u for u in nodes if u.op is ops.RANGE}
     live = {n: r for n, r in names.items() if r in used}
     order = _order(schedule, live)
     scheduled = Scheduled(kernel, schedule, stores, order, live, became=substitution.memo, parts=parts)
-    _check(scheduled)
+    _check(scheduled, nodes)
     if schedule.stages:
         position = {name: order[r] for name, r in live.items()}
         here = -1
@@ -201,7 +202,7 @@ def _order(schedule: Schedule, axes: dict[str, UOp]) -> dict[UOp, int]:
     return {r: n for n, r in enumerate([*front, *named, *back])}
 
 
-def _check(s: Scheduled) -> None:
+def _check(s: Scheduled, nodes: list[UOp]) -> None:
     known = set(s.axes) | {a.name for _, axes in s.schedule.splits for a in axes} | _slots(s.kernel)
     for name in s.schedule.order:
         if name not in known:
@@ -213,7 +214,8 @@ def _check(s: Scheduled) -> None:
         for r in threads:
             if r not in store.ranges:
                 raise ScheduleError(f"the thread axis {r.arg[0]} is not one of output {store.src[0].arg[0]}'s")
-        for u in toposort((store,)):
+    if sum(r.arg[2] == "vector" for r in s.order) > 1:
+        for u in nodes:
             vectors = [r for r in u.ranges if r.arg[2] == "vector"]
             if len(vectors) > 1:
                 both = " and ".join(sorted(r.arg[0] for r in vectors))

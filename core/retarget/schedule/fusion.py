@@ -83,6 +83,9 @@ def fuse(roots: Sequence[UOp], max_buffers: int = 60) -> Fusion:
     """
     fusion = Fusion(toposort(roots))
     _decide(fusion, roots, max_buffers)
+    if len(fusion.stored) == 1:
+        fusion.groups = [tuple(fusion.stored)]
+        return fusion
     _split_shared(fusion)
     fusion.stored = {n: fusion.stored[n] for n in fusion.order if n in fusion.stored}
     _group(fusion, roots)

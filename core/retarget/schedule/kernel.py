@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ..ir import ops
 from ..ir.index import range_size
+from ..ir.text import dump
 from ..ir.uop import UOp, toposort
 
 
@@ -28,6 +29,7 @@ class Kernel:
     inputs: tuple[UOp, ...]
     variables: tuple[UOp, ...] = ()
     _nodes: list[UOp] = field(default_factory=list, repr=False, compare=False)
+    _text: list[str] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def nodes(self) -> list[UOp]:
@@ -67,6 +69,6 @@ class Kernel:
         return total
 
     def __str__(self) -> str:
-        from ..ir.text import dump
-
-        return dump(self.stores)
+        if not self._text:
+            self._text.append(dump(self.stores))
+        return self._text[0]
