@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Se
 def print_json(value: object) -> None:
     """Print a value as indented JSON."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a value as indented JSON to a file."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def print_code(text: str, language: str) -> None:
