@@ -1,7 +1,7 @@
 """Conversions between number types as expressions of basic linear ops: what a kernel's CAST means, exactly.
 
-* Float to integer: the fraction is dropped and the whole number wraps; NaN gives 0.  What int64 cannot hold first
-  becomes the nearest end of int64.  uint64 is exact below 2**64, and above that the largest value.
+* Float to integer: the fraction is dropped and the whole number wraps; NaN gives 0.  What int64 cannot hold
+  becomes the nearest end of int64 first.  uint64 is exact below 2**64, and above that the largest value.
 * Anything to a float rounds once, to nearest even; float8_e4m3, which has no infinity, overflows to NaN.
 * Anything to bool is whether it differs from 0; NaN does.
 

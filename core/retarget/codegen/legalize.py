@@ -111,7 +111,7 @@ class Legalizer:
         self._converts = caps.conversions | self._computes
 
     def computes(self, scalar: DType) -> bool:
-        """Return whether the target's own instructions compute in a dtype; if not, it is computed in float32."""
+        """Return whether the target computes in a dtype with its own instructions; float32 stands in if not."""
         return scalar.kind != "float" or scalar.name in self._computes
 
     def __call__(self, op: Op, dtype: DType, src: tuple[UOp, ...], fast_math: bool = False) -> UOp:

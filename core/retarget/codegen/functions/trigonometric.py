@@ -75,7 +75,7 @@ def multiply_high(x: Value, y: Value) -> Value:
 
 
 def _quadrants_of_single(a: Value, significand: Value, offset: Value) -> tuple[Value, Value, Value]:
-    """Return (q, hi, lo) with a * 2/pi = q + hi + lo modulo 4, for float32: a fixed-point number of 64 bits."""
+    """Return (q, hi, lo) with a * 2/pi = q + hi + lo modulo 4, by fixed point of 64 bits."""
     w0, w1 = digits_from(offset, 26, 128, 2)
     product = significand * w0 + (significand * (w1 >> 32) >> 32)
     q, fraction = _nearest_quadrant(product)
@@ -87,7 +87,7 @@ def _quadrants_of_single(a: Value, significand: Value, offset: Value) -> tuple[V
 
 
 def _quadrants_of_double(a: Value, significand: Value, offset: Value) -> tuple[Value, Value, Value]:
-    """Return (q, hi, lo) with a * 2/pi = q + hi + lo modulo 4, for float64: a fixed-point number of 128 bits."""
+    """Return (q, hi, lo) with a * 2/pi = q + hi + lo modulo 4, by fixed point of 128 bits."""
     w0, w1, w2 = digits_from(offset, 55, 1024, 3)
     low = significand * w1
     tail = low + multiply_high(significand, w2)
@@ -112,10 +112,10 @@ def _nearest_quadrant(product: Value) -> tuple[Value, Value]:
 def reduce_quadrant(a: Value) -> tuple[Value, Value, Value]:
     """Return (q, r, t): a = (4*j + q) * pi/2 + r + t with |r| <= pi/4 and t far smaller; for finite a >= 0.
 
-    Payne and Hanek, "Radian reduction for trigonometric functions" (1983): only the digits of 2/pi that matter after
-    dropping multiples of 4 are multiplied by the significand.  The product, a fixed-point number of quadrants whose
-    two highest bits count them, is rounded to a quadrant; what is left becomes a sum of floats and is multiplied by
-    pi/2.  Below pi/4 all of this is meaningless, and a itself is taken.
+    Payne and Hanek, "Radian reduction for trigonometric functions" (1983): only the digits of 2/pi that matter
+    after dropping multiples of 4 are multiplied by the significand.  The product, a fixed-point number of
+    quadrants whose two highest bits count them, is rounded to a quadrant; what is left becomes a sum of floats and
+    is multiplied by pi/2.  Below pi/4 all of this is meaningless, and a itself is taken.
     """
     f = a.format
     bits = a.bits()
