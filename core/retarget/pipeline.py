@@ -1,7 +1,11 @@
-"""The compiler's stages as functions: graph to kernels, kernel to source, source to binary, binary to executable.
+"""The compiler's stages as functions: graph to kernels, kernel to source, source to binary, binary to
+executable.
 
-Everything here works for any target without a device; only `load` needs one.  What a target consists of (its backend's
-capabilities, renderer and compiler, and the hooks over them) is gathered once in a `Toolchain`.
+Everything here works for any target without a device; only `load` needs one.  What a target consists of
+(its backend's capabilities, renderer and compiler, and the hooks over them) is gathered once in a
+`Toolchain`.
+
+The stages are imported when they are first used: a process that finds its plans in the cache lowers nothing.
 """
 
 from __future__ import annotations
@@ -16,24 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import debug, registry
-from .codegen.driver import emit
-from .codegen.program import Program
 from .errors import DTypeError
 from .ir import ops
-from .ir.text import dump_program
 from .ir.uop import UOp
-from .linearize.linearize import linearize
-from .optimize.apply import apply_schedule
-from .optimize.heuristics import choose_schedule
-from .optimize.schedule import Schedule, parse_schedule
-from .schedule.fusion import fuse
-from .schedule.kernel import Kernel
-from .schedule.lower import lower_group
 
 if TYPE_CHECKING:
     from .array.array import Array
     from .codegen.hooks import ResolvedHooks
+    from .codegen.program import Program
+    from .optimize.schedule import Schedule
     from .registry import Backend, Binary, Capabilities, Compiler, Executable, Source
+    from .schedule.kernel import Kernel
 
 _pinned: ContextVar[Schedule | None] = ContextVar("retarget_schedule", default=None)
 
@@ -53,7 +50,13 @@ class Toolchain:
     def identity(self) -> str:
         """Return what, besides the kernel, decides the binary: part of every cache key."""
         return "\n".join(
-            (code_identity(), self.target, self.renderer.identity(), self.hooks.identity(), self.compiler.identity())
+            (
+                code_identity(),
+                self.target,
+                self.renderer.identity(),
+                self.hooks.identity(),
+                self.compiler.identity(),
+            )
         )
 
 
@@ -78,7 +81,12 @@ def _make_toolchain(target: str) -> Toolchain:
     name = registry.target(target)
     backend = registry.backend(name.partition("/")[0])
     return Toolchain(
-        name, backend, backend.capabilities(name), backend.renderer(name), registry.hooks(name), backend.compiler(name)
+        name,
+        backend,
+        backend.capabilities(name),
+        backend.renderer(name),
+        registry.hooks(name),
+        backend.compiler(name),
     )
 
 
@@ -113,6 +121,9 @@ def lower(*arrays: Array) -> list[Kernel]:
 @debug.stage("kernels", lambda made: "\n\n".join(str(kernel) for _, kernel in made))
 def lower_graph(roots: Sequence[UOp]) -> list[tuple[tuple[UOp, ...], Kernel]]:
     """Return (stored nodes, the kernel that computes them) for each kernel, in running order."""
+    from .schedule.fusion import fuse
+    from .schedule.lower import lower_group
+
     roots = [strip_reshape(r) for r in roots]
     roots = [r for r in dict.fromkeys(roots) if r.op is not ops.BUFFER]
     fusion = fuse(roots)
@@ -132,6 +143,9 @@ def schedule_for(kernel: Kernel, tools: Toolchain) -> Schedule:
     pinned = _pinned.get()
     if pinned is not None:
         return pinned
+    from .optimize.heuristics import choose_schedule
+    from .optimize.schedule import parse_schedule
+
     if tools.hooks.has("choose_schedule"):
         chosen = tools.hooks.chain("choose_schedule")(kernel, tools.target)
         if chosen is not None:
@@ -146,8 +160,11 @@ def with_schedule(schedule: str | Schedule) -> Iterator[Schedule]:
     Raises
     ------
     ParseError
-        If the text is malformed.  A schedule that is illegal for a kernel raises `ScheduleError` when it is applied.
+        If the text is malformed.  A schedule that is illegal for a kernel raises `ScheduleError` when it is
+        applied.
     """
+    from .optimize.schedule import parse_schedule
+
     value = parse_schedule(schedule) if isinstance(schedule, str) else schedule
     token = _pinned.set(value)
     try:
@@ -161,15 +178,26 @@ def pinned_schedule() -> Schedule | None:
     return _pinned.get()
 
 
-@debug.stage("uops", lambda program: f"{program.name}\n{dump_program(program.uops)}")
+def _listing(program: Program) -> str:
+    from .ir.text import dump_program
+
+    return f"{program.name}\n{dump_program(program.uops)}"
+
+
+@debug.stage("uops", _listing)
 def program_of(kernel: Kernel, tools: Toolchain) -> Program:
     """Return a kernel's linear program for a target."""
+    from .linearize.linearize import linearize
+    from .optimize.apply import apply_schedule
+
     return linearize(apply_schedule(kernel, schedule_for(kernel, tools)), tools.capabilities)
 
 
 @debug.stage("source", lambda source: source.text)
 def source_of(program: Program, tools: Toolchain, *, provenance: bool = False) -> Source:
     """Return a linear program's source for a target."""
+    from .codegen.driver import emit
+
     return emit(program, tools.renderer, tools.hooks, provenance=provenance)
 
 
@@ -209,7 +237,8 @@ def compile(kernel: Kernel, target: str) -> Binary:
 def load(binary: Binary, device: str | None = None) -> Executable:
     """Return a binary as something to launch on a device (None: the default device)."""
     info = registry.device(device)
-    return runtime(info.name).load(binary)
+    executable: Executable = runtime(info.name).load(binary)
+    return executable
 
 
 def synchronize(device: str | None = None) -> None:

@@ -25,7 +25,6 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from retarget.codegen.driver import EmitContext
 from retarget.codegen.hooks import hookimpl
 from retarget.codegen.renderer import Renderer
 from retarget.errors import CompileError
@@ -33,6 +32,9 @@ from retarget.ir import dtypes, ops
 from retarget.ir.dtypes import DType
 from retarget.ir.ops import Op
 from retarget.ir.uop import UOp, wrap
+
+if TYPE_CHECKING:
+    from retarget.codegen.driver import EmitContext
 
 Bounds = tuple[int, int]
 
