@@ -111,7 +111,7 @@ class Legalizer:
         self._converts = caps.conversions | self._computes
 
     def computes(self, scalar: DType) -> bool:
-        """Return whether the target computes in a dtype with its own instructions; float32 stands in if not."""
+        """Return whether the target computes in a dtype itself; if not, float32 stands in."""
         return scalar.kind != "float" or scalar.name in self._computes
 
     def __call__(self, op: Op, dtype: DType, src: tuple[UOp, ...], fast_math: bool = False) -> UOp:

@@ -110,12 +110,12 @@ def _nearest_quadrant(product: Value) -> tuple[Value, Value]:
 
 
 def reduce_quadrant(a: Value) -> tuple[Value, Value, Value]:
-    """Return (q, r, t): a = (4*j + q) * pi/2 + r + t with |r| <= pi/4 and t far smaller; for finite a >= 0.
+    """Return (q, r, t): a = (4*j + q) * pi/2 + r + t, |r| <= pi/4 and t far smaller, for finite a >= 0.
 
-    Payne and Hanek, "Radian reduction for trigonometric functions" (1983): only the digits of 2/pi that matter
-    after dropping multiples of 4 are multiplied by the significand.  The product, a fixed-point number of
-    quadrants whose two highest bits count them, is rounded to a quadrant; what is left becomes a sum of floats and
-    is multiplied by pi/2.  Below pi/4 all of this is meaningless, and a itself is taken.
+    Payne and Hanek, "Radian reduction for trigonometric functions" (1983): only the digits of 2/pi that
+    matter after dropping multiples of 4 are multiplied by the significand.  The product, a fixed-point number
+    of quadrants whose two highest bits count them, is rounded to a quadrant; what is left becomes a sum of
+    floats and is multiplied by pi/2.  Below pi/4 all of this is meaningless, and a itself is taken.
     """
     f = a.format
     bits = a.bits()
