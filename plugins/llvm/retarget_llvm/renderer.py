@@ -24,6 +24,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from retarget.codegen.hooks import hookimpl
 from retarget.codegen.renderer import Renderer
