@@ -6,14 +6,15 @@
 2. *Vector axis* of everything else: the range along which most accesses are contiguous, and none has to gather if that
    can be had.
 3. *Own accumulators*: a reduction along the vector axis gets several, to hide the latency of its additions.
-4. *Threads*: an outer output axis is cut into a few pieces per thread, when the kernel is worth waking them for.
+4. *Chunks*: a very long float32 sum is a sum of partial sums, so that its error does not grow with its length.
+5. *Threads*: an outer output axis is cut into a few pieces per thread, when the kernel is worth waking them for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ir import ops
+from ..ir import dtypes, ops
 from ..ir.index import flatten, range_size, terms
 from ..ir.uop import UOp
 from ..registry.capabilities import Capabilities
@@ -24,6 +25,8 @@ from .schedule import Axis, Schedule, Stage
 PARALLEL_WORK = 1 << 16
 #: Pieces per thread: enough to even out, few enough to claim cheaply.
 PIECES = 4
+#: Most float32 additions into one accumulator: some 2**24 equal terms are where a sum stops growing.
+RUN = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
         vector = _vector_axis(list(ranges.values()), accesses, lanes, output)
         if vector is not None:
             _split_vector(axes, vector, lanes, vector in reduced and vector not in output)
+    _chunk(axes, reductions)
     order = _order(axes, [*output, *[r for r in ranges.values() if r not in output]])
     _thread(axes, order, kernel, output, reductions, capabilities)
     stages = _panel(axes, product, kernel, capabilities) if product is not None else []
@@ -190,7 +194,7 @@ def _panel(
     while load.op is ops.CAST:
         load = load.src[0]
     reduced = product.reduction.src[1:]
-    if load.op is not ops.LOAD or axes[product.columns][-1].kind != "vector":
+    if load.op is not ops.LOAD or axes[product.columns][-1].kind != "vector" or any(len(axes[r]) > 1 for r in reduced):
         return []
     if sum(u.op is ops.LOAD and u.src[0] is load.src[0] for u in kernel.nodes) > 1:
         return []  # a tile serves one index; this is a product of an array with itself
@@ -213,6 +217,20 @@ def _panel(
     block = [a.name for a in axes[product.columns] if a not in inner][-1]
     layout = (*[r.arg[0] for r in reduced if r in load.ranges], *[a.name for a in inner])
     return [Stage(load.src[0].arg[0], block, layout)]
+
+
+def _chunk(axes: dict[UOp, list[Axis]], reductions: list[UOp]) -> None:
+    """Cut the loops of long float32 sums into chunks, each with a partial sum."""
+    sums = [u for u in reductions if u.arg is ops.ADD and u.dtype is dtypes.float32]
+    for r in dict.fromkeys(r for u in sums for r in u.src[1:]):
+        inner = 1
+        for a in axes[r][1:]:
+            inner *= a.size or 1
+        steps = -(-range_size(r) // inner)
+        if steps <= 2 * RUN:
+            continue
+        each = next((n for n in range(RUN, RUN // 4, -1) if steps % n == 0), RUN)
+        axes[r][0:1] = [Axis(f"{r.arg[0]}c", None, "chunk"), Axis(axes[r][0].name, each)]
 
 
 def _order(axes: dict[UOp, list[Axis]], ranges: list[UOp]) -> list[str]:
