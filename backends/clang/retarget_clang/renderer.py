@@ -154,9 +154,13 @@ class ClangRenderer(CFamilyRenderer):
         if mask_of(value) == bits:
             return Code(value, level_of(value), mask=bits)
         if isinstance(value, Code) and value.bare is not None:  # one scalar bool for all lanes
-            negated = Code(f"-{wrap(value.bare, Level.POSTFIX)}", Level.UNARY)
-            return Code(f"{vectors.splat(ctx, f'i{bits}', lanes)}({negated})", mask=bits)
+            return self.scalar_mask(ctx, value.bare, lanes, bits)
         return Code(f"__builtin_convertvector({value}, {vectors.vector(ctx, f'i{bits}', lanes)})", mask=bits)
+
+    def scalar_mask(self, ctx: EmitContext, value: str, lanes: int, bits: int) -> Code:
+        """Return one scalar bool as a mask for all lanes."""
+        negated = Code(f"-{wrap(value, Level.POSTFIX)}", Level.UNARY)
+        return Code(f"{vectors.splat(ctx, f'i{bits}', lanes)}({negated})", mask=bits)
 
     def vector_build(self, ctx: EmitContext, dtype: DType, lanes: Sequence[str]) -> Code:
         mask = 32 if dtype.kind == "bool" else 0
@@ -318,17 +322,21 @@ class ClangRenderer(CFamilyRenderer):
             value = f"-{wrap(self.mask(ctx, value, dtype.lanes, 8), Level.POSTFIX)}"
         yield f"*({self.unaligned(ctx, dtype)}*)&{self.place(ctx, uop.src[0], buffer, index)} = {value};"
 
-    def gate_mask(self, ctx: EmitContext, gates: Sequence[str], lanes: int) -> tuple[str, Code | None]:
+    def gate_mask(
+        self, ctx: EmitContext, gates: Sequence[str], uops: Sequence[UOp], lanes: int
+    ) -> tuple[str, Code | None]:
         """Return tag and text of the mask of a gate, if there is one."""
         if not gates:
             return "", None
+        if uops[0].dtype.lanes == 1:
+            return "i32", self.scalar_mask(ctx, gates[0], lanes, 32)
         bits = mask_of(gates[0]) or 32
         return f"i{bits}", self.mask(ctx, gates[0], lanes, bits)
 
     def lanewise_load(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> Code | None:
         buffer, index, *gates = operands
         tag, lanes, boolean = self.scalar_tag(uop.dtype), uop.dtype.lanes, uop.dtype.kind == "bool"
-        mask_tag, mask = self.gate_mask(ctx, gates, lanes)
+        mask_tag, mask = self.gate_mask(ctx, gates, uop.src[2:], lanes)
         index_dtype = uop.src[1].dtype
         if index_dtype.lanes > 1:
             function = vectors.gather(ctx, tag, lanes, self.scalar_tag(index_dtype), mask_tag, boolean)
@@ -346,7 +354,7 @@ class ClangRenderer(CFamilyRenderer):
         tag, lanes, boolean = self.scalar_tag(dtype), dtype.lanes, dtype.kind == "bool"
         if boolean:
             value = self.mask(ctx, value, lanes, 8)
-        mask_tag, mask = self.gate_mask(ctx, gates, lanes)
+        mask_tag, mask = self.gate_mask(ctx, gates, uop.src[3:], lanes)
         index_dtype = uop.src[1].dtype
         if index_dtype.lanes > 1:
             function = vectors.scatter(ctx, tag, lanes, self.scalar_tag(index_dtype), mask_tag, boolean)

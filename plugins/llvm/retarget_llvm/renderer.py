@@ -460,9 +460,7 @@ class LLVMRenderer(Renderer):
             if gates.lanes > 1 and not scattered:
                 if self._has_masks(dtype):
                     return self._masked_load(ctx, dtype, address, align, gate)
-                offsets = ", ".join(f"i64 {lane}" for lane in range(dtype.lanes))
-                lanes = f"ptr {address}, <{dtype.lanes} x i64> <{offsets}>"
-                address = self.define(ctx, "address", f"getelementptr {memory_type(dtype.scalar)}, {lanes}")
+                address = self._lane_addresses(ctx, dtype, address)
                 scattered = True
             ctx.state.zeros = max(ctx.state.zeros, dtype.itemsize * dtype.lanes)
             pointers = f"<{dtype.lanes} x ptr>" if scattered else "ptr"
@@ -504,7 +502,11 @@ class LLVMRenderer(Renderer):
             value = self._convert(ctx, "zext", value, value_type(dtype), kind)
         address = self._address(ctx, buffer, uop.src[1], operands[0], operands[1], gated=gate is not None)
         align = _alignment(buffer, uop)
-        if uop.src[1].dtype.lanes > 1:
+        scattered = uop.src[1].dtype.lanes > 1
+        if gate is not None and not scattered and uop.src[3].dtype.lanes > 1 and self._too_wide(dtype):
+            address = self._lane_addresses(ctx, dtype, address)
+            scattered = True
+        if scattered:
             pointers, masks = f"<{dtype.lanes} x ptr>", f"<{dtype.lanes} x i1>"
             mask = "splat (i1 true)" if gate is None else gate
             if gate is not None and uop.src[3].dtype.lanes == 1:
@@ -534,9 +536,22 @@ class LLVMRenderer(Renderer):
         element = f"{memory_type(buffer.dtype)}, ptr {pointer}, {value_type(index.dtype)} {at}"
         return self.define(ctx, "address", f"getelementptr{inbounds} {element}")
 
+    def _lane_addresses(self, ctx: EmitContext, dtype: DType, address: str) -> str:
+        """Return the addresses of the lanes of a contiguous access."""
+        offsets = ", ".join(f"i64 {lane}" for lane in range(dtype.lanes))
+        lanes = f"ptr {address}, <{dtype.lanes} x i64> <{offsets}>"
+        return self.define(ctx, "address", f"getelementptr {memory_type(dtype.scalar)}, {lanes}")
+
     def _has_masks(self, dtype: DType) -> bool:
         """Whether the target loads contiguous lanes under a mask: AVX2 does from 32 bits, AVX-512 always."""
-        return self.capabilities.vector_bits >= (256 if dtype.bits >= 32 else 512)
+        return self.capabilities.vector_bits >= (256 if dtype.bits >= 32 else 512) and not self._too_wide(dtype)
+
+    def _too_wide(self, dtype: DType) -> bool:
+        """Whether a vector takes more than one register.
+
+        LLVM 22 splits a masked access of such a vector, and drops the mask of a part whose lanes are all off.
+        """
+        return dtype.lanes * dtype.bits > max(self.capabilities.vector_bits, 128)
 
     def _truth(self, ctx: EmitContext, x: str, dtype: DType) -> str:
         """Return the bool values of bytes."""
