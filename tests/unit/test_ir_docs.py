@@ -38,7 +38,8 @@ def test_the_table_is_written_between_the_markers(tmp_path: Path) -> None:
 
 def blocks(language: str) -> list[str]:
     page = PAGE.read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return [text for name, text in fenced if name == language]
 
 
 def test_the_examples_run() -> None:

@@ -68,7 +68,7 @@ FOLDABLE = [(op, d) for op in ELEMENTWISE if op not in RESTRICTED for d in ARRAY
 
 
 @given(st.data(), st.sampled_from(FOLDABLE))
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=800, deadline=None)
 def test_fold_equals_the_reference(data: st.DataObject, case: tuple[Op, DType]) -> None:
     op, dtype = case
     operands = [data.draw(values(dtype)) for _ in range(op.arity[0])]
@@ -82,7 +82,7 @@ def test_fold_equals_the_reference(data: st.DataObject, case: tuple[Op, DType]) 
 
 
 @given(st.data(), st.sampled_from(ARRAY_DTYPES), st.sampled_from(ARRAY_DTYPES))
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=800, deadline=None)
 def test_folded_casts_equal_the_reference(data: st.DataObject, source: DType, dtype: DType) -> None:
     value = data.draw(values(source))
     found = fold(ops.CAST, dtype, value)
@@ -221,7 +221,7 @@ def holds_nan_bits(u: UOp) -> bool:
 
 
 @given(st.data(), st.sampled_from(ARRAY_DTYPES))
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_no_rule_changes_a_value(data: st.DataObject, dtype: DType) -> None:
     simple, plain = data.draw(trees(dtype, 3))
     assert simple.dtype is plain.dtype

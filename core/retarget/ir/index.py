@@ -96,8 +96,8 @@ def _by_key(a: UOp) -> tuple[object, ...]:
 def _recombine(c: int, d: dict[UOp, int]) -> int:
     """Put quotients and remainders in `d` together where both are there; return the new constant.
 
-    k*(x % n) + k*n*(x // n) is k*x, for the forms that `divmod_` gives to x // n and x % n.  Where x % n
-    needs no division, k*n*(x // n) alone is k*x - k*(x % n).
+    k*(x % n) + k*n*(x // n) is k*x, for the forms that `divmod_` gives to x // n and x % n; more of x // n
+    than that stays.  Where x % n needs no division, k*n*(x // n) alone is k*x - k*(x % n).
     """
     again = True
     while again:
@@ -110,12 +110,14 @@ def _recombine(c: int, d: dict[UOp, int]) -> int:
                     continue
                 k //= n
             quotient, remainder = divmod_(x, n)
-            # Each term that divides must be there in full; the others may have merged with something else.
+            # Each term that divides has to be there; the others may have merged with something else.
             parts = [(b, k * n * kb) for b, kb in terms(quotient)[1]] + [
                 (b, k * kb) for b, kb in terms(remainder)[1]
             ]
             divisions = [(b, kb) for b, kb in parts if b.op is IDIV or b.op is IMOD]
-            if len(divisions) > (a.op is IMOD) and all(d.get(b, 0) == kb for b, kb in divisions):
+            if len(divisions) > (a.op is IMOD) and all(
+                d.get(b, 0) == kb or (a.op is IMOD and (d.get(b, 0) - kb) * kb > 0) for b, kb in divisions
+            ):
                 for b, kb in parts:
                     d[b] = d.get(b, 0) - kb
                 c += k * (terms(x)[0] - n * terms(quotient)[0] - terms(remainder)[0])

@@ -146,8 +146,8 @@ _set_key: Any = _Fields.__dict__["_key"].__set__
 def new_buffer(dtype: DType, arg: tuple[int, tuple[int, ...], str], data: Any) -> UOp:
     """Return a BUFFER node that owns `data`, the runtime's buffer, for as long as the node lives.
 
-    `arg` starts with a number that no other buffer has, so there is nothing to look up and nothing to infer: this is on
-    the path of every evaluation.
+    `arg` starts with a number that no other buffer has, so there is nothing to look up and nothing to infer:
+    this is on the path of every evaluation.
     """
     draft = _new(_Fields)
     draft.op = ops.BUFFER
