@@ -33,7 +33,9 @@ _CURVATURE = 2.0
 def wide(x: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return numbers of any dtype as float64."""
     x = np.asarray(x)
-    return x.astype(np.float32).astype(np.float64) if x.dtype.itemsize < 4 and x.dtype.kind not in "biu" else x.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # NaN of the narrow types
+        narrow = x.dtype.itemsize < 4 and x.dtype.kind not in "biu"
+        return (x.astype(np.float32) if narrow else x).astype(np.float64)
 
 
 def largest(dtype: DType) -> float:
@@ -132,20 +134,24 @@ def _reduced(u: UOp, x: Values, error: Values) -> Any:
         return np.maximum(error.max(axes, keepdims=True, initial=0.0), tiny)
     n = math.prod([x.shape[a] for a in axes])
     unit = 2.0**-dtype.mantissa
+    settled = error.max(axes, keepdims=True, initial=0.0) == 0
     if op is ops.ADD:
         total = np.abs(x).sum(axes, keepdims=True)
         finite = np.where(np.isfinite(x), np.abs(x), 0.0).sum(axes, keepdims=True)
         spread = error.sum(axes, keepdims=True) * (1 + n * unit) + n * (unit * total + spacing(0.0, dtype))
-        fixed = ~np.isfinite(total) & (finite < largest(dtype) / 4) & (error.max(axes, keepdims=True, initial=0.0) == 0)
+        infinite = ~np.isfinite(total) & (finite < largest(dtype) / 4)
+        whole = (x == np.trunc(x)).all(axes, keepdims=True) & (total <= 2.0 ** (dtype.mantissa + 1))
+        fixed = settled & (infinite | whole)  # the same in any order
     else:
         total = (np.abs(x) + error).prod(axes, keepdims=True)
         spread = total - np.abs(x).prod(axes, keepdims=True) + n * (unit * total + spacing(0.0, dtype))
-        # Partial products may over- or underflow in some orders only.
-        sure = ((np.abs(x) > 1e-2) & (np.abs(x) < 1e2)).all(axes, keepdims=True) & (n * 7 < 1 << (dtype.exponent - 1))
+        # Partial products, whatever the order, lie between the products of what shrinks and of what grows.
+        high = np.maximum(np.abs(x) + error, 1.0).prod(axes, keepdims=True)
+        low = np.minimum(np.maximum(np.abs(x) - error, 0.0), 1.0).prod(axes, keepdims=True)
+        sure = (high < largest(dtype) / 2) & (low > 2.0 ** (4 - (1 << (dtype.exponent - 1))))
         spread = np.where(sure, spread, math.inf)
-        fixed = np.zeros_like(spread, bool)
-    return np.where(fixed | (n <= 1) & (error.max(axes, keepdims=True, initial=0.0) == 0), 0.0,
-                    np.where(total + spread < largest(dtype), spread, math.inf))  # fmt: skip
+        fixed = np.zeros_like(sure)
+    return np.where(fixed | (n <= 1) & settled, 0.0, np.where(total + spread < largest(dtype), spread, math.inf))
 
 
 def _selected(u: UOp, value: Mapping[UOp, Values], errors: list[Values]) -> Any:
