@@ -11,12 +11,11 @@ The stages are imported when they are first used: a process that finds its plans
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import debug, registry
@@ -35,29 +34,51 @@ if TYPE_CHECKING:
 _pinned: ContextVar[Schedule | None] = ContextVar("retarget_schedule", default=None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Toolchain:
-    """Everything that turns kernels into binaries for one target."""
+    """Everything that turns kernels into binaries for one target; each part is loaded when it is first used.
 
-    target: str
-    backend: Backend
-    capabilities: Capabilities
-    renderer: Any
-    hooks: ResolvedHooks
-    compiler: Compiler
+    Attributes
+    ----------
+    target
+        The target's full name.
+    """
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019 - toolchains live as long as the process
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    @functools.cached_property
+    def backend(self) -> Backend:
+        """The target's backend."""
+        return registry.backend(self.target.partition("/")[0])
+
+    @functools.cached_property
+    def capabilities(self) -> Capabilities:
+        """What the target can do."""
+        return self.backend.capabilities(self.target)
+
+    @functools.cached_property
+    def renderer(self) -> Any:
+        """The backend's renderer."""
+        return self.backend.renderer(self.target)
+
+    @functools.cached_property
+    def hooks(self) -> ResolvedHooks:
+        """The renderer's hooks and those of the extensions over it."""
+        return _resolve_hooks(self.target)
+
+    @functools.cached_property
+    def compiler(self) -> Compiler:
+        """The backend's compiler."""
+        return self.backend.compiler(self.target)
+
     def identity(self) -> str:
-        """Return what, besides the kernel, decides the binary: part of every cache key."""
-        return "\n".join(
-            (
-                code_identity(),
-                self.target,
-                self.renderer.identity(),
-                self.hooks.identity(),
-                self.compiler.identity(),
-            )
-        )
+        """Return what, besides the kernel, decides the binary: part of every cache key.
+
+        Renderer and extensions count by their files, and are not loaded for it.  An extension counts as long
+        as it is not known to be broken: what was rendered is to be stored under the identity that holds then.
+        """
+        plugins = registry.registry().identity(self.target)
+        return "\n".join((code_identity(), self.target, plugins, self.compiler.identity()))
 
 
 _toolchains: dict[tuple[str, int], Toolchain] = {}
@@ -66,42 +87,27 @@ _lock = threading.Lock()
 
 def toolchain(target: str) -> Toolchain:
     """Return the toolchain of a target ("clang/native", or "clang" for the backend's default target)."""
-    table = registry.registry()
-    key = (target, table.epoch)
+    key = (target, registry.registry().epoch)
     found = _toolchains.get(key)
     if found is None:
-        made = _make_toolchain(target)
+        made = Toolchain(registry.target(target))
         with _lock:
             found = _toolchains.setdefault(key, made)
     return found
 
 
-@debug.stage("plugins", lambda tools: f"{tools.target}\n{tools.hooks.identity()}")
-def _make_toolchain(target: str) -> Toolchain:
-    name = registry.target(target)
-    backend = registry.backend(name.partition("/")[0])
-    return Toolchain(
-        name,
-        backend,
-        backend.capabilities(name),
-        backend.renderer(name),
-        registry.hooks(name),
-        backend.compiler(name),
-    )
+@debug.stage("plugins", lambda hooks: f"{hooks.target}\n{hooks.identity()}")
+def _resolve_hooks(target: str) -> ResolvedHooks:
+    return registry.hooks(target)
 
 
 @functools.cache
 def code_identity() -> str:
-    """Return a text that changes when Retarget's own lowering code does."""
+    """Return a text that changes when Retarget's own code does."""
     from . import __version__
+    from .registry.files import files_identity
 
-    folder = Path(__file__).parent
-    parts = [__version__]
-    for name in ("ir", "schedule", "optimize", "linearize", "codegen"):
-        for path in sorted((folder / name).rglob("*.py")):
-            status = path.stat()
-            parts.append(f"{path.name} {status.st_size} {status.st_mtime_ns}")
-    return "\n".join(parts)
+    return f"{__version__}\n{files_identity([os.path.dirname(__file__)])}"  # noqa: PTH120 - spares pathlib
 
 
 def lower(*arrays: Array) -> list[Kernel]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import click
@@ -27,7 +26,7 @@ def devices(as_json: bool) -> None:
 
     found = registry.devices()
     if as_json:
-        print_json([dataclasses.asdict(device) for device in found])
+        print_json([device._asdict() for device in found])
     elif found:
         print_table(
             ("device", "target", "memory", "description"),

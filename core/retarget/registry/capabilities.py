@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 
 class Support(Enum):
@@ -17,8 +17,7 @@ class Support(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One capability: how it is supported, and why when it is not plainly so."""
 
     support: Support
@@ -28,8 +27,7 @@ class Entry:
         return self.support in (Support.SUPPORTED, Support.EMULATED)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Hard limits of a target; zero or an empty tuple means that there is none.
 
     Attributes
@@ -51,8 +49,7 @@ class Limits:
     local_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TensorCore:
+class TensorCore(NamedTuple):
     """A matrix instruction D = A @ B + C as data: dims, dtypes and where each element of each fragment lives.
 
     Lane `l`'s element `e` of fragment A is A[row, k] with (row, k) = `a_layout(l, e)`; of B, B[k, col] with
@@ -70,8 +67,7 @@ class TensorCore:
     c_layout: tuple[tuple[tuple[int, int], ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(NamedTuple):
     """Everything that the core needs to know about a target.
 
     Attributes
@@ -110,7 +106,7 @@ class Capabilities:
     target: str
     storage: Mapping[str, Entry]
     arithmetic: Mapping[str, Entry]
-    functions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    functions: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     conversions: frozenset[str] = frozenset()
     vector_bits: int = 0
     vector_memory_bits: int = 0
@@ -119,7 +115,7 @@ class Capabilities:
     axis_kinds: frozenset[str] = frozenset({"loop", "unroll", "vector"})
     unroll: Literal["pragma", "replay"] = "pragma"
     address_spaces: frozenset[str] = frozenset({"global", "register"})
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = Limits()
     barriers: Entry = Entry(Support.UNSUPPORTED, "no blocks")
     images: Entry = Entry(Support.UNSUPPORTED, "no image units")
     fork_safe: bool = True

@@ -10,25 +10,19 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from ..errors import ParseError, PluginError
-from .manifest import Kind, Manifest, read_manifest
+from .distributions import GROUPS, Distribution, EntryPoint, distributions
+from .manifest import Manifest, read_manifest
 from .plugins import Plugin, State
 
-if TYPE_CHECKING:
-    from importlib.metadata import Distribution, EntryPoint
 
-GROUPS: dict[str, Kind] = {"retarget.backends": "backend", "retarget.plugins": "extension"}
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """The environment's say in it.
 
     Attributes
@@ -81,18 +75,15 @@ def discover(
     `path` is a list of directories to search instead of sys.path.
     """
     plugins: dict[tuple[str, str], Plugin] = {}
-    for distribution, entries in _distributions(path):
-        name, version = _name(distribution), distribution.version or "unknown"
-        for entry in entries:
+    for distribution in distributions(path):
+        for entry in distribution.entry_points:
             location, manifest, error = _read(entry, distribution, path)
             plugin = Plugin(
                 entry.name,
                 GROUPS[entry.group],
-                name,
-                version,
+                distribution,
                 location,
                 manifest,
-                metadata=distribution,
                 probe_timeout=settings.probe_timeout,
             )
             if error is not None:
@@ -120,34 +111,6 @@ def _check(plugin: Plugin, claims: Sequence[Plugin], settings: Settings) -> None
         )
         plugin.mark(State.BROKEN, str(error), error)
         plugin.conflicting = True
-
-
-# Entry points -----------------------------------------------------------------------------------------------
-
-
-def _distributions(path: Sequence[str] | None) -> Iterator[tuple[Distribution, list[EntryPoint]]]:
-    """Yield the distributions that have entry points of our groups, each once: the first on the path."""
-    import importlib.metadata
-
-    context = importlib.metadata.distributions
-    seen: set[str] = set()
-    for distribution in context() if path is None else context(path=list(path)):
-        try:
-            text = distribution.read_text("entry_points.txt") or ""
-            if not any(group in text for group in GROUPS):
-                continue  # nearly all of them; to parse the others as well would take most of the time
-            entries = [entry for entry in distribution.entry_points if entry.group in GROUPS]
-        except Exception:  # malformed metadata, of a package that may have nothing to do with us
-            continue
-        if entries and (name := _name(distribution)) not in seen:
-            seen.add(name)
-            yield distribution, entries
-
-
-def _name(distribution: Distribution) -> str:
-    """Return the name by which pip knows a distribution, also if its metadata is damaged."""
-    name: str | None = distribution.metadata["Name"]
-    return name or "unknown"
 
 
 # Manifests --------------------------------------------------------------------------------------------------
@@ -178,10 +141,10 @@ def _locate(value: str, distribution: Distribution, path: Sequence[str] | None) 
     if not separator or not package or not resource.endswith(".toml") or "/" in resource:
         raise PluginError(f"entry point value {value!r} must be 'package:plugin.toml'")
     inside = Path(*package.split("."), resource)
-    candidates = [Path(str(distribution.locate_file(str(inside))))]
+    candidates = [distribution.locate(inside)]
     if candidates[0].is_file():
         return candidates[0]
-    candidates += [directory / resource for directory in _package_directories(package, path)]
+    candidates += [directory / resource for directory in package_places(package, path)]
     for candidate in candidates[1:]:
         if candidate.is_file():
             return candidate
@@ -189,8 +152,8 @@ def _locate(value: str, distribution: Distribution, path: Sequence[str] | None) 
     raise PluginError(f"the manifest {inside} is missing; looked in {searched}")
 
 
-def _package_directories(package: str, path: Sequence[str] | None) -> list[Path]:
-    """Return where a package's files are, without importing it or its parents."""
+def package_places(package: str, path: Sequence[str] | None) -> list[Path]:
+    """Return a package's directories, or a module's file, without importing it or its parents."""
     top, *rest = package.split(".")
     try:
         spec = PathFinder.find_spec(top, path) if path is not None else None
@@ -201,9 +164,11 @@ def _package_directories(package: str, path: Sequence[str] | None) -> list[Path]
             spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
     except (ImportError, ValueError, AttributeError):  # a module in sys.modules that has no usable __spec__
         return []
-    if spec is None or spec.submodule_search_locations is None:
+    if spec is None:
         return []
-    return [Path(location) for location in spec.submodule_search_locations]
+    if spec.submodule_search_locations is not None:
+        return [Path(location) for location in spec.submodule_search_locations]
+    return [Path(spec.origin)] if spec.has_location and spec.origin else []
 
 
 def _names(text: str) -> tuple[str, ...]:

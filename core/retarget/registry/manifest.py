@@ -20,26 +20,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, NamedTuple, NoReturn, cast
 
 from ..errors import ParseError, closest_match
+from .versions import admits, is_specifier
 
 Kind = Literal["backend", "extension"]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownFailure:
+class KnownFailure(NamedTuple):
     """A conformance test (a pattern of names) that a plugin declares to fail, and why."""
 
     test: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(NamedTuple):
     """A validated `plugin.toml`; the module's docstring explains each key."""
 
     name: str
@@ -61,9 +59,7 @@ class Manifest:
 
     def incompatibility(self, api_version: str, ir_version: str) -> str:
         """Return why the plugin cannot work with this API and IR, naming both versions; "" if it can."""
-        from packaging.specifiers import SpecifierSet
-
-        if not SpecifierSet(self.api).contains(api_version, prereleases=True):
+        if not admits(self.api, api_version):
             return f"it needs plugin API {self.api}, and this Retarget has plugin API {api_version}"
         if self.ir != ir_version:
             return f"it was written for IR {self.ir}, and this Retarget has IR {ir_version}"
@@ -191,11 +187,7 @@ class _Reader:
 
 
 def _check_specifier(reader: _Reader, api: str) -> None:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    try:
-        SpecifierSet(api)
-    except InvalidSpecifier:
+    if not is_specifier(api):
         reader.fail("api", "a version specifier such as '>=1,<2'")
 
 

@@ -17,9 +17,9 @@ from .backend import Backend, DeviceInfo, Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from importlib.metadata import Distribution
     from pathlib import Path
 
+    from .distributions import Distribution
     from .manifest import Kind, Manifest
 
 
@@ -65,18 +65,16 @@ class Plugin:
         self,
         name: str,
         kind: Kind,
-        distribution: str,
-        version: str,
+        distribution: Distribution,
         location: Path,
         manifest: Manifest | None = None,
         *,
-        metadata: Distribution | None = None,
         probe_timeout: float = 10.0,
     ) -> None:
         self.name = name
         self.kind: Kind = kind
-        self.distribution = distribution
-        self.version = version
+        self.distribution = distribution.name
+        self.version = distribution.version
         self.location = location
         self.manifest = manifest
         self.state = State.DISCOVERED
@@ -84,11 +82,12 @@ class Plugin:
         self.error: BaseException | None = None
         self.conflicting = False
         self.devices: tuple[DeviceInfo, ...] = ()
-        self._metadata = metadata
+        self._installed = distribution
         self._probe_timeout = probe_timeout
         self._lock = threading.RLock()
         self._loading = False
         self._probed = False
+        self._code: str | None = None
         self._object: Any = None
 
     def __repr__(self) -> str:
@@ -110,6 +109,21 @@ class Plugin:
         import traceback
 
         return "".join(traceback.format_exception(self.error)) if self.error else ""
+
+    def code(self) -> str | None:
+        """Return what tells its code apart, without importing it: origin and files.  Part of cache keys.
+
+        None if its files cannot be found: it is no ordinary package.
+        """
+        if self._code is None and self.manifest is not None:
+            from .discovery import package_places
+            from .files import files_identity
+
+            package = self.manifest.provides.partition(":")[0].partition(".")[0]
+            if places := package_places(package, None):
+                files = files_identity([str(self.location), *map(str, places)])
+                self._code = f"{self.name} {self.origin}\n{files}"
+        return self._code
 
     def mark(self, state: State, reason: str, error: BaseException | None = None) -> None:
         """Set the state of a plugin that is not to be loaded."""
@@ -239,7 +253,7 @@ class Plugin:
             if missing != own_package:
                 self.state = State.UNAVAILABLE
                 self.reason = f"it needs the module {error.name!r}, which is not installed"
-                if advice := _installation_advice(self._metadata, missing):
+                if advice := _installation_advice(self._installed, missing):
                     self.reason += f"; {advice}"
         elif isinstance(error, BackendUnavailableError):
             self.state, self.reason = State.UNAVAILABLE, str(error)
@@ -267,13 +281,12 @@ def _call_bounded(function: Callable[[], object], seconds: float) -> tuple[bool,
     return (True, result[0]) if result else (False, None)
 
 
-def _installation_advice(metadata: Distribution | None, module: str) -> str:
+def _installation_advice(distribution: Distribution, module: str) -> str:
     """Return the pip command that brings a module, if the distribution's requirements name it."""
-    if metadata is None:
-        return ""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
+    metadata = distribution.metadata()
     extras = metadata.metadata.get_all("Provides-Extra") or []
     for text in metadata.requires or []:
         requirement = Requirement(text)
@@ -284,5 +297,5 @@ def _installation_advice(metadata: Distribution | None, module: str) -> str:
             return f"it is required, so the installation is incomplete: pip install '{requirement.name}'"
         for extra in extras:
             if marker.evaluate({"extra": extra}):
-                return f"pip install '{metadata.name}[{extra}]'"
+                return f"pip install '{distribution.name}[{extra}]'"
     return ""

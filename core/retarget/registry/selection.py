@@ -13,9 +13,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import (
     BackendUnavailableError,
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 _context_device: ContextVar[str | None] = ContextVar("retarget_default_device", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(NamedTuple):
     """Why a plugin is used, or not: one row of `retarget doctor`."""
 
     name: str
@@ -53,8 +51,7 @@ class Explanation:
     verdict: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Extension:
+class _Extension(NamedTuple):
     """An extension's hooks, and what its order depends on."""
 
     plugin: HookPlugin
@@ -309,6 +306,22 @@ class Registry:
                     found = self._hooks[target] = resolved
         return found
 
+    def identity(self, target: str) -> str:
+        """Return what decides about the code for a target, as far as plugins do; part of cache keys.
+
+        Installed extensions count by their files and are not imported, so one that turns out to be broken
+        counts until then.  Those that were registered in this process count by the code of their hooks.
+        """
+        target = self.target(target)
+        plugin = self._backend_plugin("target", target.partition("/")[0])
+        parts = [plugin.code()]
+        for extension in self._installed_extensions(target):
+            if extension.state in (State.DISCOVERED, State.READY):
+                parts.append(extension.code())
+        if None in parts or any(_covers(each.targets, target) for each in self._registered.values()):
+            parts.append(self.hooks(target).identity())
+        return "\n".join([plugin.load().identity(target), *filter(None, parts)])
+
     def register(
         self,
         extension: object,
@@ -447,17 +460,23 @@ class Registry:
         extensions = _in_call_order(self._extensions(target))
         return resolve([first, *(extension.plugin for extension in reversed(extensions))], target)
 
+    def _installed_extensions(self, target: str) -> list[Plugin]:
+        """Return the extensions for a target that are not blocked, sorted by name."""
+        return [
+            plugin
+            for plugin in self.plugins()
+            if plugin.kind == "extension"
+            and plugin.state is not State.BLOCKED
+            and (plugin.manifest is None or plugin.manifest.matches(target))
+        ]
+
     def _extensions(self, target: str) -> list[_Extension]:
         """Return the extensions for a target that can be loaded."""
         from ..codegen.hooks import HookPlugin
 
         found = [each for each in self._registered.values() if _covers(each.targets, target)]
-        for plugin in self.plugins():
+        for plugin in self._installed_extensions(target):
             manifest = plugin.manifest
-            if plugin.kind != "extension" or plugin.state is State.BLOCKED:
-                continue
-            if manifest is not None and not manifest.matches(target):
-                continue
             try:
                 implementation = plugin.load()
             except (BackendUnavailableError, PluginError):

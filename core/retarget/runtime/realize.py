@@ -7,11 +7,11 @@ there lowers nothing.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import DeviceError, InternalError
 from ..ir import ops
@@ -19,9 +19,18 @@ from ..ir.dtypes import DType, parse_dtype
 from ..ir.text import dump
 from ..ir.uop import UOp, numel, toposort
 from ..pipeline import (
-    Toolchain, binary_of, lower_graph, pinned_schedule, program_of, runtime, source_of, strip_reshape, toolchain,
-)  # fmt: skip
-from ..registry import Argument, Binary, Launch, device as find_device
+    Toolchain,
+    binary_of,
+    lower_graph,
+    pinned_schedule,
+    program_of,
+    runtime,
+    source_of,
+    strip_reshape,
+    toolchain,
+)
+from ..registry import Argument, Binary, Launch, registry
+from ..registry import device as find_device
 from . import buffers
 from .buffers import Buffer
 from .diskcache import digest, disk_cache
@@ -29,16 +38,14 @@ from .diskcache import digest, disk_cache
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One launch: `executable` on the buffers in `slots`, outputs first."""
 
     executable: Any
     slots: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """How to compute a graph.
 
     Attributes
@@ -226,7 +233,7 @@ def plan_for(roots: Sequence[UOp], device: str) -> tuple[Plan, list[UOp]]:
 
 def _find_plan(roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str) -> Plan:
     pinned = pinned_schedule()
-    full_key = (device, pinned, key)
+    full_key = (device, pinned, registry().epoch, key)
     plan: Plan | None = _plans.get(full_key)
     if plan is None:
         plan = _plans.get_or_make(full_key, lambda: _make_plan(roots, key, inputs, device, str(pinned or "")))
@@ -289,10 +296,14 @@ def _device_of(node: UOp) -> str | None:
 
 def _make_plan(roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str, pinned: str) -> Plan:
     tools = toolchain(find_device(device).target)
-    disk_key = digest("plan", tools.identity(), pinned, _key_text(key))
-    stored = disk_cache().get(disk_key, "plan")
-    if stored is not None:
-        plan = _load_plan(stored[0], tools, device)
+    text = _key_text(key)
+    identity = tools.identity()
+    plan = _stored_plan(digest("plan", identity, pinned, text), device)
+    if plan is not None:
+        return plan
+    tools.hooks.has("choose_schedule")  # loads the extensions; one that is broken now counts no more
+    if identity != (identity := tools.identity()):
+        plan = _stored_plan(digest("plan", identity, pinned, text), device)
         if plan is not None:
             return plan
     steps: list[tuple[str, tuple[int, ...]]] = []
@@ -307,13 +318,13 @@ def _make_plan(roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp]
         return found
 
     for _, kernel in lower_graph([_without_copy(r) for r in roots]):
-        kernel_key = digest("kernel", tools.identity(), pinned, str(kernel))
-        _binary(kernel_key, tools, device, lambda kernel=kernel: _compile(kernel, tools))
+        kernel_key = digest("kernel", identity, pinned, str(kernel))
+        _binary(kernel_key, device, functools.partial(_compile, kernel, tools))
         steps.append((kernel_key, (*[slot(n) for n in kernel.outputs], *[slot(n) for n in kernel.inputs])))
     results = [(slot(strip_reshape(r)), r.dtype.name, list(r.shape)) for r in roots]
     header = {"inputs": len(inputs), "sizes": sizes, "steps": steps, "results": results}
-    disk_cache().put(disk_key, "plan", header, b"")
-    plan = _load_plan(header, tools, device)
+    disk_cache().put(digest("plan", identity, pinned, text), "plan", header, b"")
+    plan = _load_plan(header, device)
     if plan is None:
         raise InternalError("a kernel was compiled and is not there")
     return plan
@@ -325,11 +336,17 @@ def _without_copy(node: UOp) -> UOp:
     return node
 
 
-def _load_plan(header: dict[str, Any], tools: Toolchain, device: str) -> Plan | None:
+def _stored_plan(key: str, device: str) -> Plan | None:
+    """Return the plan that is stored under a key, if it and all its kernels are."""
+    stored = disk_cache().get(key, "plan")
+    return None if stored is None else _load_plan(stored[0], device)
+
+
+def _load_plan(header: dict[str, Any], device: str) -> Plan | None:
     """Return the plan that a cache entry describes, or None if one of its kernels is gone from the cache."""
     steps = []
     for kernel_key, slots in header["steps"]:
-        executable = _binary(kernel_key, tools, device, None)
+        executable = _binary(kernel_key, device, None)
         if executable is None:
             return None
         steps.append(Step(executable, tuple(slots)))
@@ -345,7 +362,7 @@ def _load_plan(header: dict[str, Any], tools: Toolchain, device: str) -> Plan | 
     return Plan(inputs, tuple(header["sizes"]), tuple(steps), results, last_use)
 
 
-def _binary(key: str, tools: Toolchain, device: str, make: Callable[[], Binary] | None) -> Any:
+def _binary(key: str, device: str, make: Callable[[], Binary] | None) -> Any:
     """Return the loaded kernel for a key: from this process, the disk, or (if allowed) newly compiled."""
 
     def find() -> Any:
