@@ -23,8 +23,8 @@ from retarget.ir.dtypes import DType, to_numpy
 from retarget.ir.ops import Op
 from retarget.ir.uop import UOp
 from retarget.registry.backend import Binary, Source
+from retarget.runtime.cpu import features, host
 from retarget.runtime.objects import parse_object
-from retarget_clang import cpu
 from retarget_clang.backend import ClangBackend
 from retarget_clang.compiler import CCompiler, ClangCompiler, candidates, describe
 from retarget_numpy.semantics import ELEMENTWISE, quiet
@@ -228,7 +228,7 @@ def test_bits_become_floats(compiler: CCompiler) -> None:
 @every_compiler
 @pytest.mark.parametrize("lanes", [1, 8])
 def test_float16_conversions_equal_numpy(lanes: int, compiler: CCompiler) -> None:
-    if not cpu.host().half:
+    if not host().half:
         with pytest.raises(CompileError, match="CAST of float32"):
             render(_half_program(lanes).program())
         return
@@ -797,7 +797,7 @@ def matmul(m: int, n: int, k: int, lanes: int = 8, rows: int = 4) -> Build:
 @every_compiler
 def test_register_tile_stays_in_registers(compiler: CCompiler) -> None:
     binary = run(matmul(16, 64, 32), compiler, chunks=4)
-    if cpu.host().vector_bits < 256 or "fma" not in Path("/proc/cpuinfo").read_text():
+    if host().vector_bits < 256 or "fma" not in features():
         return
     text = ClangCompiler(TARGET, compiler).assembly(binary)
     products = re.findall(r"vfn?madd\w+ps\s+(\S.*)", text)
@@ -819,7 +819,7 @@ def test_compare_and_select_is_one_blend(compiler: CCompiler) -> None:
     build.store(out, at, build(ops.WHERE, a.dtype, build.alu(ops.CMPLT, a, b), a, build.mul(b, two)))
     build.end(i)
     run(build, compiler)
-    if cpu.host().vector_bits >= 256:
+    if host().vector_bits >= 256:
         source = render(build.program(), "clang/x86-64-v3")
         other = ClangCompiler("clang/x86-64-v3", compiler)
         text = other.assembly(other.compile(source))

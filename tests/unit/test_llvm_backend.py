@@ -19,8 +19,9 @@ from retarget.ir import dtypes, ops
 from retarget.ir.dtypes import DType
 from retarget.ir.uop import UOp
 from retarget.registry.backend import Argument, Launch, Source
-from retarget_llvm import cpu
+from retarget.runtime.cpu import host
 from retarget_llvm.backend import LLVMBackend
+from retarget_llvm.cpu import TARGETS
 
 BACKEND = LLVMBackend()
 NATIVE = "llvm/native"
@@ -101,14 +102,14 @@ def test_host_vectors_agree_with_llvm() -> None:
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()
-    host = cpu.host_machine()
-    if host.architecture != "x86_64":
+    found = host()
+    if found.architecture != "x86_64":
         pytest.skip("x86 features")
-    assert (host.vector_bits >= 256) == features["avx2"]
-    assert (host.vector_bits == 512) == all(
+    assert (found.vector_bits >= 256) == features["avx2"]
+    assert (found.vector_bits == 512) == all(
         features[n] for n in ("avx512f", "avx512vl", "avx512bw", "avx512dq")
     )
-    assert host.half == features["f16c"]
+    assert found.half == features["f16c"]
 
 
 def test_unknown_target_names_the_known_ones() -> None:
@@ -117,10 +118,9 @@ def test_unknown_target_names_the_known_ones() -> None:
 
 
 def test_identities_tell_targets_apart() -> None:
-    targets = cpu.TARGETS
-    assert len({BACKEND.compiler(t).identity() for t in targets}) == len(targets)
+    assert len({BACKEND.compiler(t).identity() for t in TARGETS}) == len(TARGETS)
     assert BACKEND.compiler(NATIVE).identity() == LLVMBackend().compiler(NATIVE).identity()
-    assert len({BACKEND.renderer(t).identity() for t in targets}) == len(targets)
+    assert len({BACKEND.renderer(t).identity() for t in TARGETS}) == len(TARGETS)
 
 
 def test_warm_start_does_not_import_llvmlite() -> None:

@@ -21,6 +21,7 @@ from retarget.ir.dtypes import DType, to_numpy
 from retarget.ir.ops import Op
 from retarget.ir.uop import UOp, const
 from retarget.registry.backend import Argument, Binary, Launch, Source
+from retarget.runtime.cpu import GENERIC, host
 from retarget.runtime.objects import load_object, parse_object
 from retarget_llvm import cpu
 from retarget_llvm.backend import LLVMBackend
@@ -35,13 +36,13 @@ COMPARISONS = {ops.CMPLT: np.less, ops.CMPLE: np.less_equal, ops.CMPEQ: np.equal
 
 def _runnable() -> list[str]:
     """Return the targets that this machine runs: its own, and the generic ones that are no wider."""
-    host = cpu.host_machine()
-    generic = [
-        name
-        for name, machine in cpu.GENERIC.items()
-        if machine.architecture == host.architecture and machine.vector_bits < host.vector_bits
+    here = host()
+    narrower = [
+        f"llvm/{name}"
+        for name, generic in GENERIC.items()
+        if generic.architecture == here.architecture and generic.vector_bits < here.vector_bits
     ]
-    return ["llvm/native", *(f"llvm/{name}" for name in generic)]
+    return ["llvm/native", *narrower]
 
 
 TARGETS = _runnable()

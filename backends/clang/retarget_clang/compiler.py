@@ -17,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from retarget.errors import CompileError
 from retarget.registry.backend import Binary, Source
+from retarget.runtime import cpu
 
-from . import cpu
+from .cpu import flags, machine
 
 #: Flags for every compiler.  Floating point stays IEEE: no -ffast-math, no contraction (the renderer asks for
 #: it by name where it is allowed); errno and trapping are given up, since nothing could observe them.
@@ -39,8 +40,7 @@ ADVICE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CCompiler:
+class CCompiler(NamedTuple):
     """A C compiler on this machine.
 
     Attributes
@@ -133,7 +133,7 @@ class ClangCompiler:
 
     def __init__(self, target: str, compiler: CCompiler | None = None) -> None:
         self.target = target
-        self.machine = cpu.machine(target)
+        self.machine = machine(target)
         self._given = compiler
 
     @property
@@ -143,11 +143,11 @@ class ClangCompiler:
 
     def flags(self) -> tuple[str, ...]:
         """Return all flags that decide about the code."""
-        return (*FLAGS, *self.machine.flags)
+        return (*FLAGS, *flags(self.target))
 
     def identity(self) -> str:
         """Return version, flags and CPU; wherever the compiler is installed."""
-        host = cpu.host_identity() if self.target.endswith("/native") else "generic"
+        host = cpu.identity() if self.target.endswith("/native") else "generic"
         return f"{self.compiler.version} [{' '.join(self.flags())}] {sys.platform} {host}"
 
     def compile(self, source: Source) -> Binary:

@@ -145,7 +145,10 @@ class HostRuntime:
     def __init__(self, allocator: Allocator | None = None) -> None:
         self.allocator = host_allocator() if allocator is None else allocator
         self.allocate = self.allocator.allocate
-        self.free = self.allocator.free
+
+    def free(self, handle: int) -> None:
+        """Take back a block; raises `DeviceError` if none in use starts there."""
+        self.allocator.free(handle)
 
     def copy_in(self, handle: int, data: memoryview) -> None:
         """Copy contiguous host data to the start of a block."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import TYPE_CHECKING
 
 from retarget.ir import dtypes
 from retarget.registry.backend import Backend, Compiler, DeviceInfo, Probe, Runtime
 from retarget.registry.capabilities import Capabilities, Entry, Limits, Support
+from retarget.runtime import cpu
 from retarget.runtime.pool import wanted_threads
 
-from . import cpu
 from .compiler import LLVMCompiler
-from .renderer import LLVMRenderer
+from .cpu import machine
+
+if TYPE_CHECKING:
+    from .renderer import LLVMRenderer
 
 _NATIVE = Entry(Support.SUPPORTED)
 _AS_FLOAT32 = Entry(Support.EMULATED, "computed in float32")
@@ -27,22 +31,20 @@ class LLVMBackend(Backend):
     def probe(self) -> Probe:
         if importlib.util.find_spec("llvmlite") is None:
             return Probe(reason="llvmlite is not installed; `pip install llvmlite`")
-        cores = wanted_threads()
-        description = f"{cpu.host_name()}, {cores} core{'s' if cores > 1 else ''}"
-        return Probe((DeviceInfo("llvm:0", "llvm/native", description, cpu.memory_bytes()),))
+        return Probe((DeviceInfo("llvm:0", "llvm/native", cpu.description(), cpu.memory_bytes()),))
 
     def capabilities(self, target: str) -> Capabilities:
-        machine = cpu.machine(target)
+        found = machine(target)
         return Capabilities(
             target=target,
             storage={d.name: _NATIVE for d in dtypes.ARRAY_DTYPES},
             arithmetic={d.name: _AS_FLOAT32 if d.name in _EMULATED else _NATIVE for d in dtypes.ARRAY_DTYPES},
             functions={name: dict.fromkeys(_INTEGERS, 0.0) for name in ("MAXIMUM", "MINIMUM")},
-            conversions=frozenset({"float16"}) if machine.half else frozenset(),
-            vector_bits=machine.vector_bits,
-            vector_memory_bits=machine.vector_bits,
-            registers=machine.vector_registers,
-            caches=cpu.host_caches(),
+            conversions=frozenset({"float16"}) if found.half else frozenset(),
+            vector_bits=found.vector_bits,
+            vector_memory_bits=found.vector_bits,
+            registers=found.vector_registers,
+            caches=cpu.caches(),
             axis_kinds=frozenset({"loop", "unroll", "vector", "thread"}),
             unroll="replay",
             address_spaces=frozenset({"global", "local", "register"}),
@@ -51,7 +53,12 @@ class LLVMBackend(Backend):
         )
 
     def renderer(self, target: str) -> LLVMRenderer:
+        from .renderer import LLVMRenderer
+
         return LLVMRenderer(target, self.capabilities(target))
+
+    def identity(self, target: str) -> str:
+        return f"{machine(target)} {wanted_threads()}"
 
     def compiler(self, target: str) -> Compiler:
         return LLVMCompiler(target)

@@ -7,13 +7,17 @@ own and shares nothing with others but the target machine, which no call changes
 from __future__ import annotations
 
 import functools
+import importlib.util
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 from retarget.errors import CompileError
 from retarget.registry.backend import Binary, Source
+from retarget.runtime import cpu
 
-from .cpu import TARGETS, host_architecture, host_identity, machine
+from .cpu import TARGETS, cpu_name, is_native, machine
 
 #: Passes in order, by the names of llvmlite's methods; part of the identity.  Programs come vectorised,
 #: unrolled and with invariants hoisted, so that more passes (up to O2) were not found to make kernels faster,
@@ -32,10 +36,10 @@ class LLVMCompiler:
 
     def identity(self) -> str:
         """Return what changes the output; without importing llvmlite, since warm starts make cache keys."""
-        cpu = f"host {host_identity()}" if not self.machine.cpu else self.machine.cpu
-        system = sys.platform if self.machine.architecture == host_architecture() else "linux"
+        name = f"host {cpu.identity()}" if is_native(self.target) else cpu_name(self.target)
+        system = sys.platform if self.machine.architecture == cpu.architecture() else "linux"
         passes = f"{','.join(PASSES)} O{OPTIMIZATION_LEVEL}"
-        return f"llvmlite {_llvmlite_version()} {self.machine.architecture} {system} {cpu} {passes}"
+        return f"llvmlite {_llvmlite_version()} {self.machine.architecture} {system} {name} {passes}"
 
     def compile(self, source: Source) -> Binary:
         """Compile to an object file.
@@ -90,6 +94,13 @@ class LLVMCompiler:
 
 @functools.cache
 def _llvmlite_version() -> str:
+    """Return the version as the package's own file has it: `importlib.metadata` takes longer to import."""
+    spec = importlib.util.find_spec("llvmlite")
+    if spec is not None and spec.origin is not None:
+        file = Path(spec.origin).with_name("_version.py")
+        text = file.read_text() if file.is_file() else ""
+        if found := re.search(r"^version_version = '(.+)'", text, re.MULTILINE):
+            return found[1]
     from importlib.metadata import version
 
     return version("llvmlite")
@@ -101,16 +112,17 @@ def _target_machine(target: str) -> Any:
     import llvmlite.binding as llvm
 
     wanted = machine(target)
-    native = wanted.architecture == host_architecture()
-    if native:
+    runs_here = wanted.architecture == cpu.architecture()
+    if runs_here:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
     else:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
-    triple = llvm.get_default_triple() if native else f"{wanted.architecture}-unknown-linux-gnu"
-    features = ""
-    if not wanted.cpu:
+    triple = llvm.get_default_triple() if runs_here else f"{wanted.architecture}-unknown-linux-gnu"
+    name, features = cpu_name(target), ""
+    if is_native(target):
+        name = llvm.get_host_cpu_name()
         host = llvm.get_host_cpu_features()
         signs = {True: "+", False: "-"}
         features = ",".join(signs[host[n]] + n for n in sorted(host) if n not in _UNKNOWN_FEATURES)
@@ -120,7 +132,7 @@ def _target_machine(target: str) -> Any:
         text = f"this LLVM cannot generate code for {target}; known: {', '.join(TARGETS)}"
         raise CompileError(text, "", str(error)) from error
     return found.create_target_machine(
-        cpu=wanted.cpu or llvm.get_host_cpu_name(),
+        cpu=name,
         features=features,
         opt=OPTIMIZATION_LEVEL,
         reloc="pic",
