@@ -179,15 +179,13 @@ def test_the_standard_names_are_there_and_documented() -> None:
         rt.spam  # noqa: B018
 
 
-def test_import_is_cheap() -> None:
+def test_import_loads_no_heavy_module() -> None:
     program = (
-        "import sys, time, numpy; t = time.perf_counter(); import retarget as rt; "
-        "rt.exp(rt.arange(3) / 2)[1:].sum(); t = time.perf_counter() - t; import json; "
-        "print(json.dumps([t, sorted(m.partition('.')[0] for m in sys.modules)]))"
+        "import sys, numpy; import retarget as rt; rt.exp(rt.arange(3) / 2)[1:].sum(); import json; "
+        "print(json.dumps(sorted(m.partition('.')[0] for m in sys.modules)))"
     )
     out = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
-    seconds, modules = json.loads(out.stdout)
+    modules = json.loads(out.stdout)
     assert not {"llvmlite", "ml_dtypes", "pluggy", "rich", "click", "cffi"} & set(modules)
-    assert seconds < 1.0

@@ -13,7 +13,8 @@ from retarget.errors import InternalError
 from retarget.ir import dtypes, ops
 from retarget.ir.dtypes import DType, as_dtype, to_numpy
 from retarget.ir.ops import Op
-from retarget.ir.uop import UOp, alu, const
+from retarget.ir.simplify import alu
+from retarget.ir.uop import UOp, const
 from retarget_numpy.graph import evaluate
 
 Array = np.ndarray[Any, Any]

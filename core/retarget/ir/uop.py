@@ -166,6 +166,7 @@ def new_buffer(dtype: DType, arg: tuple[int, tuple[int, ...], str], data: Any) -
     _table[ref.key] = ref
     return node
 
+
 def union(src: Iterable[UOp]) -> Ranges:
     """Return the free ranges of several nodes together."""
     found = NO_RANGES
@@ -411,15 +412,6 @@ def round_float(value: int | float, dtype: DType) -> float:
     else:
         overflow, beyond = size.bit_length() + exponent > 1 << (dtype.exponent - 1), math.inf
     return math.copysign(beyond if overflow else math.ldexp(size, exponent), numerator)
-
-
-def alu(op: Op, *src: UOp, dtype: DType | None = None) -> UOp:
-    """Return an elementwise node; comparisons give bool, everything else the last operand's dtype."""
-    if dtype is None:
-        dtype = src[-1].dtype
-        if op in ops.COMPARISONS:
-            dtype = dtypes.bool_.vector(dtype.lanes)
-    return UOp(op, dtype, src, None)
 
 
 def numel(shape: Sequence[int]) -> int:
