@@ -56,11 +56,11 @@ loop:
   %leave = or i1 %met, %late
   br i1 %leave, label %done, label %loop
 done:
-  br i1 %met, label %end, label %alone
+  br i1 %met, label %exit, label %alone
 alone:
   %mark = atomicrmw add ptr %begun, i64 1000 seq_cst
-  br label %end
-end:
+  br label %exit
+exit:
   ret void
 }
 """
