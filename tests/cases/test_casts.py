@@ -1,9 +1,10 @@
 """FP-05, FP-07: every cast between every two dtypes, at the values where casts go wrong.
 
-Floats round to nearest, ties to even, once; what is too large becomes infinity; NaN stays NaN.  A float becomes an
-integer by truncation to int64 (to uint64 for large values of uint64) and then wraps to the width; NaN, infinities and
-what fits no 64-bit integer become the least integer of the 64-bit intermediate, so 0 in narrower ones.  Anything but 0
-is true.  Half-precision arithmetic rounds after every operation, also inside one kernel.
+Floats round to nearest, ties to even, once; what is too large becomes infinity; NaN stays NaN. A float
+becomes an integer by truncation to int64 (to uint64 for large values of uint64) and then wraps to the
+width; NaN, infinities and what fits no 64-bit integer become the least integer of the 64-bit
+intermediate, so 0 in narrower ones. Anything but 0 is true. Half-precision arithmetic rounds after every
+operation, also inside one kernel.
 """
 
 from __future__ import annotations
@@ -34,13 +35,62 @@ def values_of(name: str) -> np.ndarray[Any, Any]:
         return np.array([True, False, True])
     dtype = as_dtype(name)
     if dtype.is_int:
-        found = {0, 1, 2, 127, 128, 255, 256, -1, -128, -129, -256, 65536, 2**24 + 1, 2**31, 2**53 + 1, 2**62 + 1, 3_000_000_000}
+        found = {
+            0,
+            1,
+            2,
+            127,
+            128,
+            255,
+            256,
+            -1,
+            -128,
+            -129,
+            -256,
+            65536,
+            2**24 + 1,
+            2**31,
+            2**53 + 1,
+            2**62 + 1,
+            3_000_000_000,
+        }
         found |= {int(dtype.min), int(dtype.max), int(dtype.max) - 1}
         return np.array(sorted(v for v in found if dtype.min <= v <= dtype.max), name)
     numbers = [
-        NAN, INF, -INF, 0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.9, -2.9, 255.9, 256.0, -3.0, 3e9, 1e10, -1e10, 65504.0, 65519.0,
-        65520.0, 65536.0, -65536.0, 2.0**31, 2.0**32, 2.0**62, -(2.0**63), 1e-8, 6e-8, 1e-40, 0.1, 1 / 3, 2049.0, 257.0,
-    ]  # fmt: skip
+        NAN,
+        INF,
+        -INF,
+        0.0,
+        -0.0,
+        0.5,
+        -0.5,
+        1.0,
+        -1.0,
+        2.9,
+        -2.9,
+        255.9,
+        256.0,
+        -3.0,
+        3e9,
+        1e10,
+        -1e10,
+        65504.0,
+        65519.0,
+        65520.0,
+        65536.0,
+        -65536.0,
+        2.0**31,
+        2.0**32,
+        2.0**62,
+        -(2.0**63),
+        1e-8,
+        6e-8,
+        1e-40,
+        0.1,
+        1 / 3,
+        2049.0,
+        257.0,
+    ]
     with np.errstate(over="ignore"):
         return np.array(numbers, dtypes.to_numpy(dtype))
 
@@ -50,9 +100,11 @@ def to_float(value: float, name: str) -> float:
     if value != value or value in (INF, -INF) or value == 0:
         return value
     precision, least, most = {
-        "float16": (11, -24, 65504.0), "bfloat16": (8, -133, 3.3895313892515355e38), "float32": (24, -149, 3.4028234663852886e38),
+        "float16": (11, -24, 65504.0),
+        "bfloat16": (8, -133, 3.3895313892515355e38),
+        "float32": (24, -149, 3.4028234663852886e38),
         "float64": (53, -1074, 1.7976931348623157e308),
-    }[name]  # fmt: skip
+    }[name]
     exact = Fraction(value)
     exponent = 0
     while abs(exact) >= Fraction(2) ** (exponent + precision):
@@ -102,9 +154,9 @@ def agree(found: list[Any], expected: list[Any], values: Any, what: str) -> None
     for f, e, v in zip(found, expected, values, strict=True):
         if e is None:
             continue
-        assert (f != f and e != e) or (f == e and (f != 0 or np.signbit(np.float64(f)) == np.signbit(np.float64(e)))), (
-            f"{what} of {v!r}: {f!r}, not {e!r}"
-        )
+        assert (f != f and e != e) or (
+            f == e and (f != 0 or np.signbit(np.float64(f)) == np.signbit(np.float64(e)))
+        ), f"{what} of {v!r}: {f!r}, not {e!r}"
 
 
 def as_list(values: np.ndarray[Any, Any]) -> list[Any]:
@@ -153,7 +205,12 @@ def test_out_of_range_is_one_value_on_every_device(source: str) -> None:
     assert len(answers) >= 2
     for name, found in answers.items():
         for target, a, b in zip(INTEGERS, first, found, strict=True):
-            assert a == b, (name, source, target, [v for v, p, q in zip(as_list(values), a, b, strict=True) if p != q])
+            assert a == b, (
+                name,
+                source,
+                target,
+                [v for v, p, q in zip(as_list(values), a, b, strict=True) if p != q],
+            )
 
 
 def test_policy_values(device: str, compute: Any) -> None:
@@ -163,18 +220,34 @@ def test_policy_values(device: str, compute: Any) -> None:
     whole = rt.asarray(np.array([256, -256, 0, 65536], "i4"))
     t = rt.asarray(np.array([True]))
     found = compute(
-        f.astype("uint8"), big.astype("uint32"), rt.asarray(np.array([-2.9, 2.9], "f4")).astype("int32"), truth.astype("bool"),
-        whole.astype("bool"), t.astype("float32"), t + t,
-    )  # fmt: skip
+        f.astype("uint8"),
+        big.astype("uint32"),
+        rt.asarray(np.array([-2.9, 2.9], "f4")).astype("int32"),
+        truth.astype("bool"),
+        whole.astype("bool"),
+        t.astype("float32"),
+        t + t,
+    )
     expected = [[253, 0, 2, 255], [3_000_000_000], [-2, 2], [1, 1, 0, 0, 1, 1], [1, 1, 0, 1], [1], [1]]
     assert [v.tolist() for v in found] == expected
 
 
-# -- FP-05 ----------------------------------------------------------------------------------------------------------------
+# -- FP-05 -----------------------------------------------------------------------------------------------
 
 
 def test_bfloat16_bits(device: str, compute: Any) -> None:
-    bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800001, 0x7FFF8C22, 0xFFC00001, 0x80000001, 0x00008000, 0x00018000]
+    bits = [
+        0x3F808000,
+        0x3F818000,
+        0x3F808001,
+        0x7F7FFFFF,
+        0x7F800001,
+        0x7FFF8C22,
+        0xFFC00001,
+        0x80000001,
+        0x00008000,
+        0x00018000,
+    ]
     x = rt.asarray(np.array(bits, "u4").view("f4"))
     (found,) = compute(x.astype("bfloat16"))
     raw = found.view("u2").tolist()
@@ -251,7 +324,10 @@ def test_bfloat16_rounds_after_every_operation(device: str, compute: Any, name: 
         np.testing.assert_array_equal(f.astype("f8"), e)
 
 
-@pytest.mark.parametrize(("first", "second"), list(itertools.product(["float16", "bfloat16", "int8", "uint8"], ["float32", "int32"])))
+@pytest.mark.parametrize(
+    ("first", "second"),
+    list(itertools.product(["float16", "bfloat16", "int8", "uint8"], ["float32", "int32"])),
+)
 def test_a_cast_there_and_back_is_kept(device: str, compute: Any, first: str, second: str) -> None:
     """Narrowing loses what it loses, also when it is undone at once."""
     values = np.array([70000, 0.1, -1.5, 300, 65535, 2**20 + 1], "f4").astype(second)

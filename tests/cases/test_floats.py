@@ -1,8 +1,9 @@
-"""FP-01, FP-03, FP-08: NaN, infinities and signed zeros obey IEEE 754 in every operation, and nothing is contracted.
+"""FP-01, FP-03, FP-08: NaN, infinities and signed zeros obey IEEE 754 in every operation, and nothing is
+contracted.
 
-Numbers that no rewrite may touch: x * 0, x - x, x / x, x + 0, not (x < y), x == x.  A NaN makes `max`, `min`, `maximum`
-and `minimum` NaN, wherever it stands.  `a * b + c` rounds twice, except that a sum of products may fuse its own
-multiply and add.
+Numbers that no rewrite may touch: x * 0, x - x, x / x, x + 0, not (x < y), x == x. A NaN makes `max`,
+`min`, `maximum` and `minimum` NaN, wherever it stands. `a * b + c` rounds twice, except that a sum of
+products may fuse its own multiply and add.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ def same(found: np.ndarray[Any, Any], right: np.ndarray[Any, Any], what: object 
     np.testing.assert_array_equal(found, right, err_msg=str(what))
     if right.dtype.kind == "f":
         numbers = ~np.isnan(right)
-        np.testing.assert_array_equal(np.signbit(found)[numbers], np.signbit(right)[numbers], err_msg=str(what))
+        np.testing.assert_array_equal(
+            np.signbit(found)[numbers], np.signbit(right)[numbers], err_msg=str(what)
+        )
 
 
-# -- FP-01 ----------------------------------------------------------------------------------------------------------------
+# -- FP-01 -----------------------------------------------------------------------------------------------
 
 
 def place(n: int, at: int, name: str) -> np.ndarray[Any, Any]:
@@ -63,7 +66,7 @@ def test_infinities_and_only_nan(device: str, compute: Any, name: str) -> None:
 @pytest.mark.parametrize("name", FLOATS)
 def test_maximum_and_minimum(device: str, compute: Any, name: str) -> None:
     """Also with a constant, on either side; -0.0 and 0.0 are equal, and either may be the answer."""
-    pairs = list(itertools.product(SPECIAL, SPECIAL)) + [(1.0, 2.0)]
+    pairs = [*itertools.product(SPECIAL, SPECIAL), (1.0, 2.0)]
     with np.errstate(over="ignore"):
         a, b = np.array([p[0] for p in pairs], name), np.array([p[1] for p in pairs], name)
     x, y = rt.asarray(a), rt.asarray(b)
@@ -77,7 +80,7 @@ def test_maximum_and_minimum(device: str, compute: Any, name: str) -> None:
         np.testing.assert_array_equal(values, expected)
 
 
-# -- FP-03 ----------------------------------------------------------------------------------------------------------------
+# -- FP-03 -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FLOATS)
@@ -87,26 +90,61 @@ def test_no_unsound_rewrite(device: str, compute: Any, name: str) -> None:
     x = rt.asarray(v)
     with np.errstate(all="ignore"):
         cases: dict[str, tuple[rt.Array, np.ndarray[Any, Any]]] = {
-            "x != x": (x != x, v != v), "x == x": (x == x, v == v), "x == 6": (x == 6, v == 6), "6 == x": (6 == x, v == 6),
-            "~(x < 1)": (~(x < 1), ~(v < 1)), "~(x >= 1)": (~(x >= 1), ~(v >= 1)), "x >= 1": (x >= 1, v >= 1),
-            "~(x == 1)": (~(x == 1), ~(v == 1)), "x <= x": (x <= x, v <= v), "x < x": (x < x, v < v),
+            "x != x": (x != x, v != v),
+            "x == x": (x == x, v == v),
+            "x == 6": (x == 6, v == 6),
+            "6 == x": (x == 6, v == 6),
+            "~(x < 1)": (~(x < 1), ~(v < 1)),
+            "~(x >= 1)": (~(x >= 1), ~(v >= 1)),
+            "x >= 1": (x >= 1, v >= 1),
+            "~(x == 1)": (~(x == 1), ~(v == 1)),
+            "x <= x": (x <= x, v <= v),
+            "x < x": (x < x, v < v),
             "where": (rt.where(x != x, 0, x), np.where(v != v, v.dtype.type(0), v)),
             "where, negated": (rt.where(~(x < 1), x, 2), np.where(~(v < 1), v, v.dtype.type(2))),
             "clip by where": (rt.where(x > 1, 1, x), np.where(v > 1, v.dtype.type(1), v)),
-            "x - x": (x - x, v - v), "x * 0": (x * 0, v * 0), "0 * x": (0 * x, 0 * v), "x + 0": (x + 0.0, v + 0.0),
-            "x + -0": (x + -0.0, v + -0.0), "x - 0": (x - 0.0, v - 0.0), "0 - x": (0.0 - x, 0.0 - v), "-x": (-x, -v),
-            "x * 1": (x * 1, v), "x * -1": (x * -1, v * -1), "x / 1": (x / 1, v), "x / x": (x / x, v / v),
-            "0 / x": (0 / x, 0 / v), "1 / x": (1 / x, 1 / v), "x / 0": (x / 0.0, v / v.dtype.type(0)),
-            "--x": (-(-x), v), "abs": (abs(x), abs(v)), "abs(-x)": (abs(-x), abs(v)), "x + x - x": (x + x - x, v + v - v),
-            "x * 2 / 2": (x * 2 / 2, v * 2 / 2), "(x + 1) - 1": ((x + 1) - 1, (v + 1) - 1),
-            "isnan": (rt.isnan(x), np.isnan(v)), "isinf": (rt.isinf(x), np.isinf(v)), "isfinite": (rt.isfinite(x), np.isfinite(v)),
-            "signbit": (rt.signbit(x), np.signbit(v)), "square": (x**2, v * v), "sign": (rt.sign(x), np.sign(v)),
-            "copysign": (rt.copysign(rt.asarray(np.ones(len(v), name)), x), np.copysign(np.ones(len(v), name), v)),
-            "trunc": (rt.trunc(x), np.trunc(v)), "floor": (rt.floor(x), np.floor(v)), "ceil": (rt.ceil(x), np.ceil(v)),
-            "round": (rt.round(x), np.round(v)), "sqrt": (rt.sqrt(x), np.sqrt(v)), "bool": (x.astype("bool"), v != 0),
+            "x - x": (x - x, v - v),
+            "x * 0": (x * 0, v * 0),
+            "0 * x": (0 * x, 0 * v),
+            "x + 0": (x + 0.0, v + 0.0),
+            "x + -0": (x + -0.0, v + -0.0),
+            "x - 0": (x - 0.0, v - 0.0),
+            "0 - x": (0.0 - x, 0.0 - v),
+            "-x": (-x, -v),
+            "x * 1": (x * 1, v),
+            "x * -1": (x * -1, v * -1),
+            "x / 1": (x / 1, v),
+            "x / x": (x / x, v / v),
+            "0 / x": (0 / x, 0 / v),
+            "1 / x": (1 / x, 1 / v),
+            "x / 0": (x / 0.0, v / v.dtype.type(0)),
+            "negative twice": (rt.negative(-x), v),
+            "abs": (abs(x), abs(v)),
+            "abs(-x)": (abs(-x), abs(v)),
+            "x + x - x": (x + x - x, v + v - v),
+            "x * 2 / 2": (x * 2 / 2, v * 2 / 2),
+            "(x + 1) - 1": ((x + 1) - 1, (v + 1) - 1),
+            "isnan": (rt.isnan(x), np.isnan(v)),
+            "isinf": (rt.isinf(x), np.isinf(v)),
+            "isfinite": (rt.isfinite(x), np.isfinite(v)),
+            "signbit": (rt.signbit(x), np.signbit(v)),
+            "square": (x**2, v * v),
+            "sign": (rt.sign(x), np.sign(v)),
+            "copysign": (
+                rt.copysign(rt.asarray(np.ones(len(v), name)), x),
+                np.copysign(np.ones(len(v), name), v),
+            ),
+            "trunc": (rt.trunc(x), np.trunc(v)),
+            "floor": (rt.floor(x), np.floor(v)),
+            "ceil": (rt.ceil(x), np.ceil(v)),
+            "round": (rt.round(x), np.round(v)),
+            "sqrt": (rt.sqrt(x), np.sqrt(v)),
+            "bool": (x.astype("bool"), v != 0),
             "x and not x": (rt.logical_and(x, rt.logical_not(x)), np.zeros(len(v), bool)),
-        }  # fmt: skip
-    for (what, (_, right)), found in zip(cases.items(), compute(*[a for a, _ in cases.values()]), strict=True):
+        }
+    for (what, (_, right)), found in zip(
+        cases.items(), compute(*[a for a, _ in cases.values()]), strict=True
+    ):
         if what == "signbit" or right.dtype.kind != "f":
             numbers = ~np.isnan(v) if what == "signbit" else slice(None)
             np.testing.assert_array_equal(found[numbers], right[numbers], err_msg=what)
@@ -147,7 +185,7 @@ def test_padding_does_not_meet_nan(device: str, compute: Any) -> None:
     assert total.tolist() == [7] * 3 and product.tolist() == [[7] * 3] * 3
 
 
-# -- FP-08 ----------------------------------------------------------------------------------------------------------------
+# -- FP-08 -----------------------------------------------------------------------------------------------
 
 
 def test_multiply_and_add_are_not_contracted(device: str, compute: Any) -> None:
@@ -171,7 +209,9 @@ def test_quotients_are_correctly_rounded(device: str, compute: Any) -> None:
     t = np.arange(1, 1025, dtype="f4")
     x = rt.asarray(t)
     y = rt.asarray(t[::-1].copy())
-    one, quotient, reciprocal, root = compute((abs(x) / x).astype("int32"), x / y, rt.reciprocal(x), rt.sqrt(x))
+    one, quotient, reciprocal, root = compute(
+        (abs(x) / x).astype("int32"), x / y, rt.reciprocal(x), rt.sqrt(x)
+    )
     assert (one == 1).all()
     np.testing.assert_array_equal(quotient, t / t[::-1])
     np.testing.assert_array_equal(reciprocal, 1 / t)

@@ -1,8 +1,9 @@
 """INT-01, INT-03, INT-04, INT-05: integers are two's complement, wrap, and divide toward minus infinity.
 
-The right values are Python's integers, wrapped.  Each operation is tested with operands at run time, with constants on
-either side, and by the constant folder.  What Python has no answer for: x // 0 and x % 0 are 0, as in NumPy; a shift by
-the width or more leaves no bit of the value, so that it is 0, or -1 for a negative value shifted right.
+The right values are Python's integers, wrapped. Each operation is tested with operands at run time, with
+constants on either side, and by the constant folder. What Python has no answer for: x // 0 and x % 0 are
+0, as in NumPy; a shift by the width or more leaves no bit of the value, so that it is 0, or -1 for a
+negative value shifted right.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def test_lengths_around_vector_widths(device: str, compute: Any) -> None:
         assert list(zip(q.tolist(), r.tolist(), strict=True)) == right
 
 
-# -- INT-03 ---------------------------------------------------------------------------------------------------------------
+# -- INT-03 ----------------------------------------------------------------------------------------------
 
 
 def test_division_that_is_masked_out(device: str, compute: Any) -> None:
@@ -191,7 +192,7 @@ def test_divisor_that_is_a_constant_expression(device: str, compute: Any) -> Non
     assert (q.tolist(), r.tolist(), n.tolist()) == ([0, 0], [0, 0], [-7, 7])
 
 
-# -- INT-04 ---------------------------------------------------------------------------------------------------------------
+# -- INT-04 ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", INTEGERS)
@@ -202,15 +203,32 @@ def test_overflow_is_not_assumed_away(device: str, compute: Any, name: str) -> N
     values = edges(dtype)
     x = rt.asarray(np.array(values, name))
     found = compute(
-        x + 1 > x, x - 1 < x, (x + high) + high, (x - high) - high, (x * 2) // 2, (x * 4) >> 2, -(-x), x + x - x,
-        (x + 1) * high - x * high, abs(x) >= 0, abs(x - 1),
-    )  # fmt: skip
+        x + 1 > x,
+        x - 1 < x,
+        (x + high) + high,
+        (x - high) - high,
+        (x * 2) // 2,
+        (x * 4) >> 2,
+        rt.negative(-x),
+        x + x - x,
+        (x + 1) * high - x * high,
+        abs(x) >= 0,
+        abs(x - 1),
+    )
     w = lambda v: wrap(v, dtype)  # noqa: E731
     right = [
-        [w(v + 1) > v for v in values], [w(v - 1) < v for v in values], [w(v + 2 * high) for v in values],
-        [w(v - 2 * high) for v in values], [w(v * 2) // 2 for v in values], [w(v * 4) >> 2 for v in values],
-        values, values, [high] * len(values), [w(abs(v)) >= 0 for v in values], [w(abs(w(v - 1))) for v in values],
-    ]  # fmt: skip
+        [w(v + 1) > v for v in values],
+        [w(v - 1) < v for v in values],
+        [w(v + 2 * high) for v in values],
+        [w(v - 2 * high) for v in values],
+        [w(v * 2) // 2 for v in values],
+        [w(v * 4) >> 2 for v in values],
+        values,
+        values,
+        [high] * len(values),
+        [w(abs(v)) >= 0 for v in values],
+        [w(abs(w(v - 1))) for v in values],
+    ]
     assert low == values[0]
     for n, (a, b) in enumerate(zip(found, right, strict=True)):
         assert a.tolist() == b, n
@@ -222,7 +240,7 @@ def test_negative_constant_shift_counts_are_an_error(count: int) -> None:
         rt.asarray([1], device="numpy") << count
 
 
-# -- INT-05 ---------------------------------------------------------------------------------------------------------------
+# -- INT-05 ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16", "uint32"])

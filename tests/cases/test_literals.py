@@ -1,7 +1,7 @@
 """INT-07: constants arrive in kernels as the values that they are.
 
-`x + c` must be exact for x = 0, and `c` itself must survive being stored; in C source each literal has to have the right
-type, suffix and spelling, without a warning of a strict compiler.
+`x + c` must be exact for x = 0, and `c` itself must survive being stored; in C source each literal has to
+have the right type, suffix and spelling, without a warning of a strict compiler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,18 @@ FLOATS = ["float16", "bfloat16", "float32", "float64"]
 def integer_constants(name: str) -> list[int]:
     dtype = as_dtype(name)
     found = {0, 1, int(dtype.min), int(dtype.min) + 1, int(dtype.max), int(dtype.max) - 1}
-    found |= {3_000_000_000, 65536 * 65536, 2**31, 2**31 - 1, 2**32 - 1, 2**32, 2**63 - 1, 2**63, -(2**31), -(2**31) - 1}
+    found |= {
+        3_000_000_000,
+        65536 * 65536,
+        2**31,
+        2**31 - 1,
+        2**32 - 1,
+        2**32,
+        2**63 - 1,
+        2**63,
+        -(2**31),
+        -(2**31) - 1,
+    }
     return sorted(v for v in found if dtype.min <= v <= dtype.max)
 
 
@@ -32,21 +43,43 @@ def float_constants(name: str) -> list[float]:
     info = rt.finfo(name)
     smallest = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 5e-324}[name]
     return [
-        0.0, -0.0, 1.0, -1.0, 0.1, 1e-3, math.pi, math.inf, -math.inf, math.nan, smallest, -smallest, 3 * smallest,
-        float(info.max), float(info.min), float(info.smallest_normal), float(info.eps), 16777217.0, 1e10,
-    ]  # fmt: skip
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.1,
+        1e-3,
+        math.pi,
+        math.inf,
+        -math.inf,
+        math.nan,
+        smallest,
+        -smallest,
+        3 * smallest,
+        float(info.max),
+        float(info.min),
+        float(info.smallest_normal),
+        float(info.eps),
+        16777217.0,
+        1e10,
+    ]
 
 
 def bits(values: np.ndarray[Any, Any]) -> list[int]:
     raw = values.view(f"u{values.dtype.itemsize}")
-    return [-1 if v != v else int(b) for v, b in zip(values.reshape(-1).tolist(), raw.reshape(-1).tolist(), strict=True)]
+    return [
+        -1 if v != v else int(b)
+        for v, b in zip(values.reshape(-1).tolist(), raw.reshape(-1).tolist(), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers(device: str, compute: Any, name: str) -> None:
     constants = integer_constants(name)
     zero = rt.asarray(np.zeros(9, name))
-    arrays = [zero + rt.full((), c, dtype=name) for c in constants] + [rt.full((3,), c, dtype=name) for c in constants]
+    arrays = [zero + rt.full((), c, dtype=name) for c in constants] + [
+        rt.full((3,), c, dtype=name) for c in constants
+    ]
     for c, found in zip(constants * 2, compute(*arrays), strict=True):
         assert found.dtype == name and found.tolist() == [c] * len(found)
 
@@ -102,10 +135,20 @@ def test_sources_compile_without_a_warning() -> None:
         constants = float_constants(name) if name in FLOATS else integer_constants(name)
         kernels = rt.lower(*[start + rt.full((), c, dtype=name) for c in constants])
         sources += [rt.render(kernel, "clang").text for kernel in kernels]
-    flags = ["-std=gnu11", "-O0", "-Wall", "-Wextra", "-Woverflow", "-Werror", "-fsyntax-only", "-march=native"]
+    flags = [
+        "-std=gnu11",
+        "-O0",
+        "-Wall",
+        "-Wextra",
+        "-Woverflow",
+        "-Werror",
+        "-fsyntax-only",
+        "-march=native",
+    ]
     flags += ["-Wno-unused-function", "-Wno-unused-parameter", "-Wno-psabi", "-xc", "-"]
     running = [
-        subprocess.Popen([compiler, *flags], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in sources
+        subprocess.Popen([compiler, *flags], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in sources
     ]
     for source, process in zip(sources, running, strict=True):
         _, errors = process.communicate(source, timeout=60)

@@ -26,6 +26,22 @@ from .driver import EmitContext
 from .hooks import hookimpl
 from .renderer import Renderer
 
+#: What C and C++ of any standard, GNU C and OpenCL C reserve or define: no variable may have these names.
+KEYWORDS = frozenset({
+    "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break",
+    "case", "catch", "char", "char8_t", "char16_t", "char32_t", "class", "compl", "concept",
+    "const", "consteval", "constexpr", "constinit", "const_cast", "continue", "co_await",
+    "co_return", "co_yield", "decltype", "default", "delete", "do", "double", "dynamic_cast",
+    "else", "enum", "explicit", "export", "extern", "false", "float", "for", "friend", "goto", "if",
+    "inline", "int", "long", "main", "mutable", "namespace", "new", "noexcept", "not", "not_eq",
+    "nullptr", "operator", "or", "or_eq", "private", "protected", "public", "register",
+    "reinterpret_cast", "requires", "restrict", "return", "short", "signed", "sizeof", "static",
+    "static_assert", "static_cast", "struct", "switch", "template", "this", "thread_local", "throw",
+    "true", "try", "typedef", "typeid", "typename", "typeof", "typeof_unqual", "union", "unsigned",
+    "using", "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq", "linux", "unix",
+    "i386", "vector", "pixel", "half",
+})  # fmt: skip
+
 # -- text with precedence ----------------------------------------------------------------------------------
 
 
@@ -194,7 +210,8 @@ class CFamilyRenderer(Renderer):
     BARRIER, SHUFFLE
         The statement, and the pattern of an expression of {0} and {mask}; "" where there is none.
     RESERVED
-        A pattern of names that programs may use and the text defines otherwise; none starts with "own_".
+        A pattern of names that, beside `KEYWORDS`, programs may use and the text defines otherwise; none
+        starts with "own_".
     signed_wraps
         Whether signed integer arithmetic wraps, by the language or by a compiler's flag; else it is done
         unsigned, except in indices, which do not overflow.
@@ -272,7 +289,7 @@ class CFamilyRenderer(Renderer):
     def declare(self, ctx: EmitContext, name: str) -> str:
         """Return `name`, or one like it if it is taken or reserved, and take it until the block ends."""
         scopes = ctx.state.scopes
-        if self.RESERVED.fullmatch(name):
+        if name in KEYWORDS or self.RESERVED.fullmatch(name):
             name = f"own_{name}"
         chosen, number = name, 1
         while any(chosen in scope for scope in scopes):
