@@ -14,6 +14,7 @@ from .checkpoint import Config, Weights
 
 Array = np.ndarray[Any, Any]
 
+_PARTS = ("query", "key", "value")
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -29,13 +30,13 @@ def embed(weights: Weights, config: Config, ids: Array, mask: Array) -> Array:
     return np.stack([_embed(wide, config, row[keep]) for row, keep in zip(ids, mask, strict=True)])
 
 
-def _embed(weights: dict[str, Array], config: Config, ids: Array) -> Array:
+def _embed(weights: dict[str, Array], config: Config, ids: Array) -> Any:
     """Return the embedding of the tokens of one sentence."""
 
-    def linear(name: str, x: Array) -> Array:
+    def linear(name: str, x: Array) -> Any:
         return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 
-    def norm(name: str, x: Array) -> Array:
+    def norm(name: str, x: Array) -> Any:
         centered = x - x.mean(-1, keepdims=True)
         scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + config.epsilon)
         return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
@@ -60,5 +61,5 @@ def _embed(weights: dict[str, Array], config: Config, ids: Array) -> Array:
         up = linear(f"{layer}.intermediate.dense", x)
         up = up * 0.5 * (1.0 + _erf(up / math.sqrt(2.0)))
         x = norm(f"{layer}.output.LayerNorm", x + linear(f"{layer}.output.dense", up))
-    mean = x.mean(0)
+    mean: Array = x.mean(0)
     return mean / math.sqrt(mean @ mean)

@@ -17,6 +17,8 @@ def demo(devices: tuple[str, ...]) -> None:
     """
     from .. import demo as product
     from .. import registry
+    from .output import console
 
     names = [registry.device(name).name for name in devices] or [device.name for device in registry.devices()]
-    product.run(names)
+    if not product.run(names, console=console()):
+        raise SystemExit(1)
