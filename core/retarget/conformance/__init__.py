@@ -20,7 +20,7 @@ __all__ = ["Report", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the suite when it is asked for: the pytest plugin in this package is loaded by every pytest run."""
+    """Import the suite when it is asked for: every pytest run loads the plugin in this package."""
     if name == "run":
         from .suite import run
 

@@ -1,9 +1,10 @@
 """How far a correct result may be from the reference: a running error analysis of a graph.
 
-Every node gets the reference's value and a bound on the distance at which another correct evaluation may be.  A bound
-of 0 asks for equality, infinity lets anything pass (a comparison of numbers that rounding may have swapped, and what
-depends on it).  Operations that round correctly keep exact operands exact, so that a single bad bit is found; where an
-operation loses digits the bound grows as they do, so that no tolerance needs guessing.
+Every node gets the reference's value and a bound on the distance at which another correct evaluation may be.
+A bound of 0 asks for equality, infinity lets anything pass (a comparison of numbers that rounding may have
+swapped, and what depends on it).  Operations that round correctly keep exact operands exact, so that a
+single bad bit is found; where an operation loses digits the bound grows as they do, so that no tolerance
+needs guessing.
 
 Zeros of either sign are equal here; where the sign may differ, what tells them apart (1 / x) is unbounded.
 """
@@ -35,7 +36,10 @@ def wide(x: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     x = np.asarray(x)
     with np.errstate(invalid="ignore"):  # NaN of the narrow types
         narrow = x.dtype.itemsize < 4 and x.dtype.kind not in "biu"
-        return (x.astype(np.float32) if narrow else x).astype(np.float64)
+        found: np.ndarray[Any, np.dtype[np.float64]] = (x.astype(np.float32) if narrow else x).astype(
+            np.float64
+        )
+        return found
 
 
 def largest(dtype: DType) -> float:
@@ -46,14 +50,14 @@ def largest(dtype: DType) -> float:
 
 
 def spacing(magnitude: Any, dtype: DType) -> Any:
-    """Return the distance between neighbours of a float dtype at some magnitudes (one unit in the last place)."""
+    """Return the distance between neighbours of a float dtype at some magnitudes: one ULP."""
     lowest = 2 - (1 << (dtype.exponent - 1))
     _, exponent = np.frexp(np.where(np.isfinite(magnitude), magnitude, 0.0))
     return np.ldexp(1.0, np.maximum(exponent - 1, lowest) - dtype.mantissa)
 
 
 def evaluate(roots: Sequence[UOp], data: Mapping[UOp, Values]) -> tuple[list[Values], list[Values]]:
-    """Return the reference values of graph nodes, and for each element how far from it a correct result may be."""
+    """Return the reference values of graph nodes, and for each how far off a correct result may be."""
     order = toposort(roots)
     value = dict(zip(order, reference(order, data), strict=True))
     bound: dict[UOp, Values] = {}
@@ -119,7 +123,9 @@ def _gathered(u: UOp, value: Mapping[UOp, Values], errors: list[Values]) -> Any:
     indices = [placeholder(n + 1, s.dtype, s.shape) for n, s in enumerate(u.src[1:])]
     data = {x: errors[0], **{i: value[s] for i, s in zip(indices, u.src[1:], strict=True)}}
     found = reference([UOp(ops.GATHER, dtypes.float64, (x, *indices))], data)[0]
-    unsure = np.broadcast_to(np.any(np.broadcast_arrays(*[e > 0 for e in errors[1:]]), axis=0), u.src[1].shape)
+    unsure = np.broadcast_to(
+        np.any(np.broadcast_arrays(*[e > 0 for e in errors[1:]]), axis=0), u.src[1].shape
+    )
     return np.where(unsure.reshape(unsure.shape + (1,) * (found.ndim - unsure.ndim)), math.inf, found)
 
 
@@ -151,7 +157,9 @@ def _reduced(u: UOp, x: Values, error: Values) -> Any:
         sure = (high < largest(dtype) / 2) & (low > 2.0 ** (4 - (1 << (dtype.exponent - 1))))
         spread = np.where(sure, spread, math.inf)
         fixed = np.zeros_like(sure)
-    return np.where(fixed | (n <= 1) & settled, 0.0, np.where(total + spread < largest(dtype), spread, math.inf))
+    return np.where(
+        fixed | (n <= 1) & settled, 0.0, np.where(total + spread < largest(dtype), spread, math.inf)
+    )
 
 
 def _selected(u: UOp, value: Mapping[UOp, Values], errors: list[Values]) -> Any:
@@ -216,7 +224,9 @@ def _sampled(u: UOp, operands: list[Values], errors: list[Values], result: Value
     node = UOp(op, dtypes.float64, tuple(nodes))
     spread = np.zeros(u.shape)
     for corner in range(2 ** len(operands)):
-        moved = [x + (e if corner >> n & 1 else -e) for n, (x, e) in enumerate(zip(operands, errors, strict=True))]
+        moved = [
+            x + (e if corner >> n & 1 else -e) for n, (x, e) in enumerate(zip(operands, errors, strict=True))
+        ]
         data = {b: np.array(np.broadcast_to(m, u.shape)) for b, m in zip(nodes, moved, strict=True)}
         there = reference([node], data)[0]
         change = np.abs(there - result)
@@ -229,7 +239,10 @@ def _sampled(u: UOp, operands: list[Values], errors: list[Values], result: Value
         floor = UOp(ops.FLOORDIV, dtypes.float64, tuple(nodes))
         base = None
         for corner in range(2 ** len(operands)):
-            moved = [x + (e if corner >> n & 1 else -e) for n, (x, e) in enumerate(zip(operands, errors, strict=True))]
+            moved = [
+                x + (e if corner >> n & 1 else -e)
+                for n, (x, e) in enumerate(zip(operands, errors, strict=True))
+            ]
             data = {b: np.array(np.broadcast_to(m, u.shape)) for b, m in zip(nodes, moved, strict=True)}
             there = reference([floor], data)[0]
             if base is not None:

@@ -1,6 +1,8 @@
-"""Run graphs on a device one kernel at a time, around every cache, with the schedule of each kernel open to choice.
+"""Run graphs on a device one kernel at a time, around every cache, with the schedule of each kernel open to
+choice.
 
-Graphs here are independent of devices: their BUFFER nodes are names (`placeholder`), and the values come separately.
+Graphs here are independent of devices: their BUFFER nodes are names (`placeholder`), and the values come
+separately.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def placeholder(number: int, dtype: DType, shape: tuple[int, ...]) -> UOp:
 
 @dataclass(slots=True)
 class Execution:
-    """What a graph gave on a device: the roots' values, and the kernels that ran, with schedules and programs."""
+    """What a graph gave on a device: the roots' values, and the kernels that ran."""
 
     values: list[Values] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
@@ -95,7 +97,11 @@ def execute(
     for _, kernel in pipeline.lower_graph(list(roots)):
         schedule = pipeline.schedule_for(kernel, tools) if choose is None else choose(kernel)
         program = linearize(apply_schedule(kernel, schedule), tools.capabilities)
-        binary = tools.compiler.compile(emit(program, tools.renderer, tools.hooks)) if compile is None else compile(program)
+        binary = (
+            tools.compiler.compile(emit(program, tools.renderer, tools.hooks))
+            if compile is None
+            else compile(program)
+        )
         run = on.load(binary)
         run([buffer_of(n).handle for n in (*kernel.outputs, *kernel.inputs)])
         result.kernels.append(kernel)
@@ -109,17 +115,23 @@ def execute(
             continue
         out = np.empty(root.shape, dtypes.to_numpy(root.dtype))
         if out.nbytes:
-            on.copy_out(memoryview(out.reshape(-1).view(np.uint8)), buffer_of(node).handle)
+            on.copy_out(out.reshape(-1).view(np.uint8).data, buffer_of(node).handle)
         result.values.append(out)
     return result
 
 
-def run_program(program: Program, inputs: Sequence[Values], device: str, compile: Compile | None = None) -> list[Values]:
+def run_program(
+    program: Program, inputs: Sequence[Values], device: str, compile: Compile | None = None
+) -> list[Values]:
     """Run a linear program on a device, and return what its written parameters hold afterwards."""
     info = registry.device(device)
     tools = pipeline.toolchain(info.target)
     on = pipeline.runtime(info.name)
-    binary = tools.compiler.compile(emit(program, tools.renderer, tools.hooks)) if compile is None else compile(program)
+    binary = (
+        tools.compiler.compile(emit(program, tools.renderer, tools.hooks))
+        if compile is None
+        else compile(program)
+    )
     given = iter(inputs)
     memory: list[buffers.Buffer] = []
     outputs: list[tuple[buffers.Buffer, Values]] = []
@@ -133,7 +145,7 @@ def run_program(program: Program, inputs: Sequence[Values], device: str, compile
     on.load(binary)([b.handle for b in memory])
     on.synchronize()
     for buffer, out in outputs:
-        on.copy_out(memoryview(out.reshape(-1).view(np.uint8)), buffer.handle)
+        on.copy_out(out.reshape(-1).view(np.uint8).data, buffer.handle)
     return [out for _, out in outputs]
 
 

@@ -2,8 +2,8 @@
 
     python -m retarget.conformance.fuzz --device llvm --count 500 --seed 0 [--schedules]
 
-Each graph is compared within the bounds of `bounds`; with `--schedules` each of its kernels runs under a random
-schedule.  A failing graph is reduced and printed as IR text with its seed and schedules.
+Each graph is compared within the bounds of `bounds`; with `--schedules` each of its kernels runs under a
+random schedule.  A failing graph is reduced and printed as IR text with its seed and schedules.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Seeded random graphs over the whole array namespace.
 
-A graph grows from a few buffers: each step takes arrays that are there and applies one function of the namespace.
-Shapes come from a handful of lengths, small, odd, vector-sized, 1 and sometimes 0, so that operands often fit.
+A graph grows from a few buffers: each step takes arrays that are there and applies one function of the
+namespace. Shapes come from a handful of lengths, small, odd, vector-sized, 1 and sometimes 0, so that
+operands often fit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from .. import array as rt
 from ..array import Array
 from ..errors import UserError
-from ..ir import dtypes, ops
+from ..ir import dtypes
 from ..ir.dtypes import ARRAY_DTYPES, DType, to_numpy
 from ..ir.uop import UOp, numel, toposort
 from .execute import NOWHERE, Values, placeholder
@@ -53,8 +54,10 @@ class Graph:
         return toposort(self.roots)
 
 
-def random_values(rng: np.random.Generator, dtype: DType, shape: Sequence[int], special: bool = False) -> Values:
-    """Return values that most functions are interesting on; `special`: NaN, infinities, zeros and extremes among them."""
+def random_values(
+    rng: np.random.Generator, dtype: DType, shape: Sequence[int], special: bool = False
+) -> Values:
+    """Return values that most functions are interesting on; `special`: with NaN, zeros and extremes."""
     size = numel(tuple(shape))
     plain = to_numpy(dtype)
     if dtype.kind == "bool":
@@ -107,7 +110,8 @@ class _Growth:
         self.steps: list[tuple[int, Callable[[], Array]]] = [
             (9, self.unary), (14, self.binary), (4, self.compare), (4, self.select), (4, self.cast),
             (3, self.logic), (10, self.reduction), (5, self.normalize), (5, self.product), (14, self.move),
-            (9, self.slice), (5, self.pad), (5, self.join), (5, self.gather), (2, self.scan), (2, self.window),
+            (9, self.slice), (5, self.pad), (5, self.join), (5, self.gather), (2, self.scan),
+            (2, self.window),
             (2, self.made), (2, self.assigned), (2, self.search),
         ]  # fmt: skip
 
@@ -141,7 +145,7 @@ class _Growth:
         nodes = set(toposort(roots))
         return Graph(roots, {b: v for b, v in self.data.items() if b in nodes}, self.seed)
 
-    # -- operands --------------------------------------------------------------------------------------------------
+    # -- operands -------------------------------------------------------------------------------------------
 
     def shape(self) -> tuple[int, ...]:
         rank = self.rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4))
@@ -176,11 +180,15 @@ class _Growth:
         """Return an array that broadcasts with x."""
 
         def fits(a: Array) -> bool:
-            return all(m == n or 1 in (m, n) for m, n in zip(reversed(a.shape), reversed(x.shape), strict=False))
+            return all(
+                m == n or 1 in (m, n) for m, n in zip(reversed(a.shape), reversed(x.shape), strict=False)
+            )
 
         if self.rng.random() < 0.2:
             shape = tuple([n if self.rng.random() < 0.6 else 1 for n in x.shape])
-            return self.buffer(shape[self.rng.randint(0, len(shape)) :], x.dtype if self.rng.random() < 0.8 else self.dtype())
+            return self.buffer(
+                shape[self.rng.randint(0, len(shape)) :], x.dtype if self.rng.random() < 0.8 else self.dtype()
+            )
         return self.pick([a for a in self.pool if fits(a)])
 
     def floating(self, x: Array) -> Array:
@@ -196,16 +204,16 @@ class _Growth:
             return None
         return tuple(sorted(self.rng.sample(range(x.ndim), self.rng.choice([1, 1, 1, min(2, x.ndim)]))))
 
-    # -- steps -----------------------------------------------------------------------------------------------------
+    # -- steps ----------------------------------------------------------------------------------------------
 
     def unary(self) -> Array:
         x = self.any()
         if x.dtype.kind == "float" or self.rng.random() < 0.1:
             name = self.rng.choice((
-                "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
-                "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "sqrt", "abs", "negative", "floor", "ceil",
-                "trunc", "round", "square", "sign", "reciprocal", "isnan", "isinf", "isfinite", "signbit", "tanh",
-                "exp", "sigmoid", "gelu", "relu",
+                "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
+                "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "sqrt", "abs", "negative",
+                "floor", "ceil", "trunc", "round", "square", "sign", "reciprocal", "isnan", "isinf",
+                "isfinite", "signbit", "exp", "sigmoid", "gelu", "relu",
             ))  # fmt: skip
             if name == "exp":
                 x = rt.minimum(self.floating(x), 8)
@@ -222,8 +230,8 @@ class _Growth:
         if x.dtype.kind == y.dtype.kind == "float" or self.rng.random() < 0.6:
             x, y = self.numeric(x), self.numeric(y)
             name = self.rng.choice((
-                "add", "add", "subtract", "multiply", "multiply", "maximum", "minimum", "divide", "floor_divide",
-                "remainder", "pow", "atan2", "hypot", "copysign", "logaddexp",
+                "add", "add", "subtract", "multiply", "multiply", "maximum", "minimum", "divide",
+                "floor_divide", "remainder", "pow", "atan2", "hypot", "copysign", "logaddexp",
             ))  # fmt: skip
             if name == "pow" and y.dtype.is_int:
                 y = rt.remainder(y, rt.full((), 5, dtype=y.dtype))
@@ -244,7 +252,11 @@ class _Growth:
             count = rt.remainder(x, rt.full((), x.dtype.bits + 3, dtype=x.dtype))
             shift = rt.bitwise_left_shift if self.rng.random() < 0.5 else rt.bitwise_right_shift
             y = self.partner(x)
-            return shift(y, rt.astype(count, y.dtype)) if y.dtype.is_int and y.dtype.bits > 8 else shift(x, count)
+            return (
+                shift(y, rt.astype(count, y.dtype))
+                if y.dtype.is_int and y.dtype.bits > 8
+                else shift(x, count)
+            )
         y = self.partner(x)
         name = self.rng.choice(("logical_and", "logical_or", "logical_xor"))
         result: Array = getattr(rt, name)(x, y)
@@ -261,7 +273,9 @@ class _Growth:
 
     def reduction(self) -> Array:
         x = self.any(lambda a: a.ndim > 0)
-        name = self.rng.choice(("sum", "sum", "max", "min", "mean", "prod", "any", "all", "var", "std", "count_nonzero"))
+        name = self.rng.choice(
+            ("sum", "sum", "max", "min", "mean", "prod", "any", "all", "var", "std", "count_nonzero")
+        )
         if name not in ("any", "all", "count_nonzero"):
             x = self.numeric(x)
         if name == "prod" and x.dtype.kind == "float":
@@ -310,7 +324,9 @@ class _Growth:
             case 4:
                 return rt.broadcast_to(x, (self.rng.choice((2, 3)), *x.shape))
             case 5:
-                return rt.roll(x, self.rng.randint(-3, 3), axis=self.rng.randrange(x.ndim) if x.ndim else None)
+                return rt.roll(
+                    x, self.rng.randint(-3, 3), axis=self.rng.randrange(x.ndim) if x.ndim else None
+                )
             case 6:
                 return rt.tile(x, [self.rng.randint(1, 2) for _ in x.shape])
         return rt.repeat(x, self.rng.randint(1, 3), axis=self.rng.randrange(x.ndim) if x.ndim else None)
@@ -340,7 +356,9 @@ class _Growth:
                     key.append(slice(None, None, self.rng.choice((-1, 2, -2, 3))))
                 case 2:
                     begin = self.rng.randint(0, n // 2)
-                    key.append(slice(begin, self.rng.randint(min(begin + 1, n), n), self.rng.choice((1, 1, 2))))
+                    key.append(
+                        slice(begin, self.rng.randint(min(begin + 1, n), n), self.rng.choice((1, 1, 2)))
+                    )
                 case 3:
                     key += [None, slice(None)] if self.rng.random() < 0.3 else [slice(None)]
                 case _:
@@ -357,7 +375,11 @@ class _Growth:
         alike = [a for a in self.pool if a.shape == x.shape]
         arrays = [self.pick(alike) for _ in range(self.rng.randint(1, 2))]
         axis = self.rng.randrange(x.ndim)
-        return rt.stack([x, *arrays], axis=axis) if self.rng.random() < 0.4 else rt.concat([x, *arrays], axis=axis)
+        return (
+            rt.stack([x, *arrays], axis=axis)
+            if self.rng.random() < 0.4
+            else rt.concat([x, *arrays], axis=axis)
+        )
 
     def gather(self) -> Array:
         x = self.any(lambda a: a.ndim > 0)

@@ -119,7 +119,12 @@ def _shortened(graph: Graph, length: int, shorter: int) -> Graph | None:
         elif u.op is ops.IOTA:
             arg = shorter if u.arg == length else u.arg
         elif u.op is ops.SHRINK:
-            arg = tuple([(min(b, n), min(e, n) if e != length else n) for (b, e), n in zip(u.arg, src[0].shape, strict=True)])
+            arg = tuple(
+                [
+                    (min(b, n), min(e, n) if e != length else n)
+                    for (b, e), n in zip(u.arg, src[0].shape, strict=True)
+                ]
+            )
         if u.op is ops.RESHAPE and numel(arg) != numel(src[0].shape):
             return None
         done[u] = UOp(u.op, u.dtype, src, arg)

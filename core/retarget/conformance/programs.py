@@ -1,7 +1,7 @@
 """Linear programs made by hand: hooks and claims that no schedule reaches on every target.
 
-Each is run on the target and by the reference's interpreter, and the two must agree bit for bit, or within what a claim
-allows.
+Each is run on the target and by the reference's interpreter, and the two must agree bit for bit, or within
+what a claim allows.
 """
 
 from __future__ import annotations
@@ -139,7 +139,9 @@ def _vectors(caps: Capabilities) -> Iterator[Handmade]:
         b.add(ops.STORE, dtypes.void, out, at, total)
         b.add(ops.STORE, dtypes.void, folded, i, b.add(ops.FOLD, dtype, value, arg=join))
         b.end(i)
-        yield Handmade(f"hook/render_vector/{dtype.name}", b.program(f"vectors_{dtype.name}"), (_numbers(12, dtype),))
+        yield Handmade(
+            f"hook/render_vector/{dtype.name}", b.program(f"vectors_{dtype.name}"), (_numbers(12, dtype),)
+        )
         yield _gated(dtype)
 
 
@@ -235,7 +237,7 @@ def _shuffled() -> Handmade:
 
 def _pairs(dtype: DType) -> tuple[Values, Values]:
     values = special_values(dtype)
-    pad = -len(values) ** 2 % 8
+    pad = -(len(values) ** 2) % 8
     x, y = np.repeat(values, len(values)), np.tile(values, len(values))
     return np.concatenate([x, x[:pad]]), np.concatenate([y, y[:pad]])
 
@@ -267,7 +269,9 @@ def conversion(name: str, caps: Capabilities) -> Iterator[Handmade]:
         yield Handmade(f"conversion/{source.name}/{target.name}", made, (values,))
 
 
-def lanewise(name: str, op: Op, dtype: DType, sources: Sequence[DType], size: int, caps: Capabilities) -> Program:
+def lanewise(
+    name: str, op: Op, dtype: DType, sources: Sequence[DType], size: int, caps: Capabilities
+) -> Program:
     """Return a program that applies one op as it is: to vectors where the target has them, and to scalars."""
     widths = [1, 4] if "vector" in caps.axis_kinds and caps.vector_bits else [1]
     b = _Builder()
@@ -277,7 +281,9 @@ def lanewise(name: str, op: Op, dtype: DType, sources: Sequence[DType], size: in
         step = b.const(width)
         i = b.loop(size // width, f"i{width}")
         at = b.add(ops.MUL, _INT, i, step)
-        values = [b.add(ops.LOAD, d.vector(width), x, at, arg=1) for d, x in zip(sources, inputs, strict=True)]
+        values = [
+            b.add(ops.LOAD, d.vector(width), x, at, arg=1) for d, x in zip(sources, inputs, strict=True)
+        ]
         b.add(ops.STORE, dtypes.void, out, at, b.add(op, dtype.vector(width), *values))
         b.end(i)
     return b.program(f"lanes_{name}")
@@ -325,4 +331,3 @@ def claims(caps: Capabilities) -> list[str]:
     if caps.images:
         found.append("images")
     return found
-

@@ -1,4 +1,5 @@
-"""The options of `pytest --pyargs retarget.conformance --retarget-device NAME`; without them nothing is collected.
+"""The options of `pytest --pyargs retarget.conformance --retarget-device NAME`; without them nothing is
+collected.
 
 Every pytest run in an environment with retarget loads this file, so it imports nothing.
 """
@@ -16,8 +17,12 @@ _PACKAGE = Path(__file__).parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("retarget", "conformance of Retarget backends")
-    group.addoption("--retarget-device", metavar="NAME", help="the backend or device to hold to the conformance suite")
-    group.addoption("--retarget-level", metavar="N", type=int, default=3, help="the highest level to run (default 3)")
+    group.addoption(
+        "--retarget-device", metavar="NAME", help="the backend or device to hold to the conformance suite"
+    )
+    group.addoption(
+        "--retarget-level", metavar="N", type=int, default=3, help="the highest level to run (default 3)"
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

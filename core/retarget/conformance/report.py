@@ -27,8 +27,8 @@ class Result:
     id
         "L3/alu/ADD/float32".
     status
-        "passed", "known failure" (declared in the manifest, with its reason), "failed", or "unexpectedly passed"
-        (declared to fail, and did not).
+        "passed", "known failure" (declared in the manifest, with its reason), "failed", or "unexpectedly
+        passed" (declared to fail, and did not).
     message
         What is wrong; the declared reason of a known failure.
     """
@@ -86,7 +86,12 @@ class Report:
         shown = [f"{r.id}: {r.status}: {r.message}" for r in self.failures[:20]]
         more = len(self.failures) - len(shown)
         raise ConformanceError(
-            "\n  ".join([f"{self.target} fails {len(self.failures)} of {len(self.results)} conformance checks", *shown])
+            "\n  ".join(
+                [
+                    f"{self.target} fails {len(self.failures)} of {len(self.results)} conformance checks",
+                    *shown,
+                ]
+            )
             + (f"\n  ... and {more} more" if more else "")
         )
 

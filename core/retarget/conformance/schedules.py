@@ -1,15 +1,16 @@
-"""Random legal schedules of a kernel: splits that divide and splits that do not, every axis kind, any order."""
+"""Random legal schedules of a kernel: splits that divide and splits that do not, every axis kind, any order,
+sometimes a stage."""
 
 from __future__ import annotations
 
 import random
 
-from ..errors import ScheduleError
+from ..errors import InternalError, ScheduleError, UnknownNameError
 from ..ir import ops
 from ..ir.index import range_size
 from ..linearize.linearize import linearize
 from ..optimize.apply import apply_schedule
-from ..optimize.schedule import Axis, Schedule
+from ..optimize.schedule import Axis, Schedule, Stage
 from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
 
@@ -50,17 +51,36 @@ def random_schedule(kernel: Kernel, rng: random.Random, capabilities: Capabiliti
             names.append(name)
     rng.shuffle(names)
     order = names[: rng.randint(0, len(names))] if rng.random() < 0.5 else names
-    return Schedule.of(splits, order)
+    return Schedule.of(splits, order, _stages(kernel, rng, names, capabilities))
 
 
-def legal_schedule(kernel: Kernel, seed: int | str, capabilities: Capabilities, attempts: int = 20) -> tuple[Schedule, int]:
-    """Return the first legal one of a series of random schedules, and how many illegal ones came before it."""
+def _stages(kernel: Kernel, rng: random.Random, names: list[str], capabilities: Capabilities) -> list[Stage]:
+    """Return at most one stage: of a parameter that is read, or of an expression."""
+    if rng.random() < 0.6 or not names:
+        return []
+    params = [u.arg[0] for u in kernel.nodes if u.op is ops.PARAM and not u.arg[2]]
+    expressions = [
+        u.op.name for u in kernel.nodes if u.op in ops.UNARY_FUNCTIONS or u.op in (ops.MUL, ops.ADD)
+    ]
+    spaces = [s for s in ("local", "register") if s in capabilities.address_spaces]
+    at = rng.choice([*names, "top"])
+    if params and (not expressions or rng.random() < 0.5):
+        return [Stage(rng.choice(params), at, (), rng.choice(spaces))]
+    return [Stage(rng.choice(expressions), at, (), rng.choice([*spaces, "out"]))] if expressions else []
+
+
+def legal_schedule(
+    kernel: Kernel, seed: int | str, capabilities: Capabilities, attempts: int = 20
+) -> tuple[Schedule, int]:
+    """Return the first legal one of some random schedules, and how many illegal ones came before."""
     rng = random.Random(seed)
     for refused in range(attempts):
         schedule = random_schedule(kernel, rng, capabilities)
         try:
             linearize(apply_schedule(kernel, schedule), capabilities)
-        except ScheduleError:
+        except (ScheduleError, UnknownNameError):
             continue
+        except InternalError:
+            pass  # the caller runs into it again, and reports it with the schedule
         return schedule, refused
     return Schedule(), attempts

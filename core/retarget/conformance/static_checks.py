@@ -19,7 +19,7 @@ from ..optimize.schedule import AXIS_KINDS
 from ..registry.capabilities import Capabilities, Support
 from ..registry.plugins import Plugin
 
-#: Modules that importing a backend must not bring in: compilers and frameworks are imported when they are used.
+#: Modules that importing a backend must not bring in: they are imported when they are used.
 HEAVY = ("llvmlite", "cffi", "torch", "jax", "tensorflow", "cupy", "scipy", "pandas", "rich", "click")
 IMPORT_SECONDS = 2.0
 PROBE_SECONDS = 5.0
@@ -38,8 +38,8 @@ with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
     start = time.perf_counter()
     plugin.probe()
     probed = time.perf_counter() - start
-print(json.dumps(dict(new=new, said=said.getvalue(), imported=imported, probed=probed, state=plugin.state.value,
-                      reason=plugin.reason, devices=[d.name for d in plugin.devices])))
+print(json.dumps(dict(new=new, said=said.getvalue(), imported=imported, probed=probed,
+state=plugin.state.value, reason=plugin.reason, devices=[d.name for d in plugin.devices])))
 """
 
 
@@ -54,7 +54,10 @@ def level0(plugin: Plugin, target: str) -> Iterator[tuple[str, Callable[[], None
 
     yield "manifest/valid", lambda: _manifest(plugin)
     yield "manifest/targets", lambda: _targets(plugin, target)
-    yield "import/quiet", lambda: _require(not observe()["said"], f"it prints when imported or probed: {observe()['said']}")
+    yield (
+        "import/quiet",
+        lambda: _require(not observe()["said"], f"it prints when imported or probed: {observe()['said']}"),
+    )
     yield "import/light", lambda: _light(observe())
     yield "import/quick", lambda: _within(observe(), "imported", IMPORT_SECONDS)
     yield "probe/bounded", lambda: _within(observe(), "probed", PROBE_SECONDS)
@@ -76,7 +79,11 @@ def _require(condition: object, message: str) -> None:
 def _observe(name: str) -> dict[str, object]:
     """Import and probe a plugin in a new process."""
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM.format(name=name)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", _PROGRAM.format(name=name)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     _require(done.returncode == 0, f"importing it in a new process fails:\n{done.stderr}")
     _require(not done.stderr, f"it writes to standard error when imported or probed: {done.stderr}")
@@ -101,9 +108,15 @@ def _manifest(plugin: Plugin) -> None:
 
 def _targets(plugin: Plugin, target: str) -> None:
     assert plugin.manifest is not None
-    _require(plugin.manifest.matches(target), f"{target} is none of its targets {', '.join(plugin.manifest.targets)}")
     _require(
-        all(fnmatchcase(t, f"{plugin.name}/*") for t in (*plugin.manifest.targets, plugin.manifest.default_target)),
+        plugin.manifest.matches(target),
+        f"{target} is none of its targets {', '.join(plugin.manifest.targets)}",
+    )
+    _require(
+        all(
+            fnmatchcase(t, f"{plugin.name}/*")
+            for t in (*plugin.manifest.targets, plugin.manifest.default_target)
+        ),
         f"a target does not begin with {plugin.name}/",
     )
 
@@ -123,7 +136,8 @@ def _within(observed: dict[str, object], what: str, limit: float) -> None:
 
 def _probe(observed: dict[str, object]) -> None:
     _require(
-        observed["state"] == "ready" or observed["reason"], f"its state is {observed['state']} and it gives no reason"
+        observed["state"] == "ready" or observed["reason"],
+        f"its state is {observed['state']} and it gives no reason",
     )
 
 
@@ -133,7 +147,10 @@ def _dtypes(caps: Capabilities) -> None:
         unknown = sorted(set(table) - known)
         _require(not unknown, f"{what} names {', '.join(unknown)}, which are no dtypes")
         missing = sorted(known - set(table))
-        _require(not missing, f"{what} says nothing of {', '.join(missing)}; Support.UNSUPPORTED with a reason will do")
+        _require(
+            not missing,
+            f"{what} says nothing of {', '.join(missing)}; Support.UNSUPPORTED with a reason will do",
+        )
     stray = [d for d, e in caps.arithmetic.items() if e and not caps.storage[d]]
     _require(not stray, f"it computes in {', '.join(stray)} but cannot store them")
     unknown = sorted(caps.conversions - known)
@@ -152,7 +169,9 @@ def _functions(caps: Capabilities) -> None:
 
 def _axes(caps: Capabilities) -> None:
     unknown = sorted(caps.axis_kinds - set(AXIS_KINDS.values()))
-    _require(not unknown, f"axis_kinds names {', '.join(unknown)}; the kinds are {', '.join(AXIS_KINDS.values())}")
+    _require(
+        not unknown, f"axis_kinds names {', '.join(unknown)}; the kinds are {', '.join(AXIS_KINDS.values())}"
+    )
     _require("loop" in caps.axis_kinds, "axis_kinds has no loop")
     spaces = sorted(caps.address_spaces - {"global", "local", "register", "constant"})
     _require(not spaces, f"address_spaces names {', '.join(spaces)}")
@@ -163,7 +182,11 @@ def _axes(caps: Capabilities) -> None:
 
 
 def _reasons(caps: Capabilities) -> None:
-    tables = {"storage": caps.storage, "arithmetic": caps.arithmetic, "": {"barriers": caps.barriers, "images": caps.images}}
+    tables = {
+        "storage": caps.storage,
+        "arithmetic": caps.arithmetic,
+        "": {"barriers": caps.barriers, "images": caps.images},
+    }
     silent = [
         f"{table} {name}".strip()
         for table, entries in tables.items()
@@ -176,7 +199,10 @@ def _reasons(caps: Capabilities) -> None:
 def _own_target(caps: Capabilities, target: str) -> None:
     """A target may be resolved to a more exact one ("native" to a CPU), of the same backend."""
     backend = target.partition("/")[0]
-    _require(caps.target.partition("/")[0] == backend, f"the capabilities are those of {caps.target!r}, not of {target!r}")
+    _require(
+        caps.target.partition("/")[0] == backend,
+        f"the capabilities are those of {caps.target!r}, not of {target!r}",
+    )
 
 
 def _hooks(plugin: Plugin, target: str) -> None:
@@ -185,4 +211,7 @@ def _hooks(plugin: Plugin, target: str) -> None:
 
 def _identity(plugin: Plugin, target: str) -> None:
     first, second = (plugin.load().compiler(target).identity() for _ in range(2))
-    _require(first and first == second, f"the compiler's identity is {first!r}, then {second!r}; it is part of cache keys")
+    _require(
+        first and first == second,
+        f"the compiler's identity is {first!r}, then {second!r}; it is part of cache keys",
+    )

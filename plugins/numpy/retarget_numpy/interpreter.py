@@ -10,7 +10,8 @@ shape `(lanes,)`.
 * SPECIALs whose name begins with "grid" count blocks; all others count the threads of a block.  Thread
   numbers count fastest along the SPECIAL whose name sorts first ("block0" before "block1"); one that begins
   with "warp" comes before all others.
-* An array whose elements are vectors has two axes, (element, lane), and is read and written by whole elements.
+* An array whose elements are vectors has two axes, (element, lane), and is read and written by whole
+  elements.
 * Local memory starts out poisoned (NaN, bytes 0xA5).  An asynchronous copy poisons its destination when it
   starts and takes place only in the STAGE_WAIT that retires its group, so that a missing wait shows.
 * Indices are checked against the declared sizes, and against the alignment in elements that the argument of a

@@ -1,0 +1,24 @@
+"""Random graphs on the compiling devices, with the heuristics' schedules and with random ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from retarget import registry
+from retarget.conformance.fuzz import fuzz
+
+DEVICES = [d.name for d in registry.devices() if not d.name.startswith("numpy")]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_heuristic_schedules(device: str) -> None:
+    assert [str(f) for f in fuzz(device, range(300, 325), size=12)] == []
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_random_schedules(device: str) -> None:
+    assert [str(f) for f in fuzz(device, range(400, 415), size=8, schedules=True)] == []
+
+
+def test_the_interpreter() -> None:
+    assert [str(f) for f in fuzz("numpy:0", range(500, 510), size=8)] == []
