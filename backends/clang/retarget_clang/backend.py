@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NATIVE = Entry(Support.SUPPORTED)
 _AS_FLOAT32 = Entry(Support.EMULATED, "computed in float32")
 _EMULATED = ("float8_e4m3", "float8_e5m2", "float16", "bfloat16")
-_COMPUTED = tuple(d.name for d in dtypes.ARRAY_DTYPES if d.name not in _EMULATED)
+_COMPUTED = tuple(d.name for d in dtypes.ARRAY_DTYPES if d.kind != "bool" and d.name not in _EMULATED)
 
 
 class ClangBackend(Backend):
