@@ -1,9 +1,9 @@
 """The errors Retarget raises, in two families.
 
-`UserError` and its subclasses are about what the caller asked for: each says what is wrong, where, and what to do
-next.  `InternalError` is about us: a broken invariant inside the compiler, which asks for a report.  Where the array
-API or Python convention expects a built-in (a wrong dtype is a `TypeError`, a missing name a `KeyError`), the class
-derives from it too, so that callers need not know ours.
+`UserError` and its subclasses are about what the caller asked for: each says what is wrong, where, and what
+to do next.  `InternalError` is about us: a broken invariant inside the compiler, which asks for a
+report.  Where the array API or Python convention expects a built-in (a wrong dtype is a `TypeError`, a
+missing name a `KeyError`), the class derives from it too, so that callers need not know ours.
 """
 
 from __future__ import annotations
@@ -12,10 +12,26 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
-    "BackendUnavailableError", "CacheWarning", "CompileError", "ConformanceError", "CopyError",
-    "DeviceError", "DTypeError", "IndexingError", "InternalError", "LaunchError", "OutOfMemoryError",
-    "ParseError", "PluginError", "RetargetError", "ScheduleError", "ShapeError", "UnknownNameError",
-    "UserError", "VerifyError", "closest_match",
+    "BackendUnavailableError",
+    "CacheWarning",
+    "CompileError",
+    "ConformanceError",
+    "CopyError",
+    "DTypeError",
+    "DeviceError",
+    "IndexingError",
+    "InternalError",
+    "LaunchError",
+    "OutOfMemoryError",
+    "ParseError",
+    "PluginError",
+    "RetargetError",
+    "ScheduleError",
+    "ShapeError",
+    "UnknownNameError",
+    "UserError",
+    "VerifyError",
+    "closest_match",
 ]  # fmt: skip
 
 
@@ -72,7 +88,9 @@ class ParseError(UserError, ValueError):
             start = text.rfind("\n", 0, position) + 1
             end = text.find("\n", position)
             line = text[start : end if end >= 0 else len(text)]
-            message += f"\n  line {text.count(chr(10), 0, position) + 1}: {line}\n  {' ' * (position - start + 8)}^"
+            message += (
+                f"\n  line {text.count(chr(10), 0, position) + 1}: {line}\n  {' ' * (position - start + 8)}^"
+            )
         super().__init__(message)
         self.position = position
 
@@ -86,7 +104,7 @@ class DeviceError(UserError, RuntimeError):
 
 
 class BackendUnavailableError(DeviceError):
-    """A backend is not ready: blocked, incompatible, unavailable or broken.  `__cause__` has the original error."""
+    """A backend is blocked, incompatible, unavailable or broken.  `__cause__` has the original error."""
 
 
 class PluginError(UserError, RuntimeError):

@@ -84,7 +84,10 @@ def test_the_source_is_the_program_s_text() -> None:
 def test_each_line_has_its_provenance() -> None:
     program = scaled()
     provenance = render(program).provenance
-    assert [p.position for p in provenance] == [-1, *range(len(program.uops))]  # the title, and a line for each uop
+    assert [p.position for p in provenance] == [
+        -1,
+        *range(len(program.uops)),
+    ]  # the title, and a line for each uop
     assert {p.plugins for p in provenance} == {("numpy",)}
 
 

@@ -1,7 +1,9 @@
-"""The emission driver: walks a linear program and calls one hook per uop with operands that are already rendered.
+"""The emission driver: walks a linear program and calls one hook per uop with operands that are already
+rendered.
 
-The driver owns what all targets share: which hook an op goes to, the scopes in which rendered values are visible,
-when a value gets a name, the replay of unrolled loops, and provenance.  It knows nothing about any language.
+The driver owns what all targets share: which hook an op goes to, the scopes in which rendered values are
+visible, when a value gets a name, the replay of unrolled loops, and provenance.  It knows nothing about any
+language.
 """
 
 from __future__ import annotations
@@ -24,15 +26,16 @@ HOOK_OF: dict[Op, tuple[str, bool]] = {
     ops.PARAM: ("define_buffer", False), ops.LOCAL: ("define_buffer", False), ops.VAR: ("define_var", False),
     ops.SPECIAL: ("render_special", False), ops.CONST: ("render_const", False),
     ops.CAST: ("render_cast", True), ops.BITCAST: ("render_cast", True),
-    ops.BROADCAST: ("render_vector", True), ops.VECTORIZE: ("render_vector", True), ops.GEP: ("render_vector", True),
-    ops.FOLD: ("render_vector", True),
+    ops.BROADCAST: ("render_vector", True), ops.VECTORIZE: ("render_vector", True),
+    ops.GEP: ("render_vector", True), ops.FOLD: ("render_vector", True),
     ops.LOAD: ("render_load", True), ops.STORE: ("render_store", True), ops.WMMA: ("render_wmma", True),
     ops.RANGE: ("begin_loop", True), ops.END: ("end_loop", False), ops.IF: ("begin_if", True),
-    ops.ENDIF: ("end_if", False), ops.BARRIER: ("render_barrier", False), ops.SHUFFLE: ("render_shuffle", True),
+    ops.ENDIF: ("end_if", False), ops.BARRIER: ("render_barrier", False),
+    ops.SHUFFLE: ("render_shuffle", True),
     ops.STAGE_COPY: ("stage_copy", True), ops.STAGE_COMMIT: ("stage_commit", False),
     ops.STAGE_WAIT: ("stage_wait", False),
 }  # fmt: skip
-HOOK_OF.update({o: ("render_alu", True) for o in ops.ALU_OPS})
+HOOK_OF.update(dict.fromkeys(ops.ALU_OPS, ("render_alu", True)))
 
 _OPENS = frozenset({ops.RANGE, ops.IF})
 _CLOSES = frozenset({ops.END, ops.ENDIF})
@@ -44,7 +47,7 @@ _NEVER_NAMED = frozenset({ops.PARAM, ops.LOCAL, ops.VAR, ops.SPECIAL, ops.CONST,
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Who wrote one line: the uop's position in the program (-1: not one uop's), the hook, and the plugins in its chain."""
+    """Who wrote one line: a uop's position in the program (-1: not one uop's), a hook, its plugins."""
 
     position: int
     op: str
@@ -144,7 +147,7 @@ def emit(program: Program, renderer: Renderer, hooks: ResolvedHooks, *, provenan
 
 
 def _by_line(ctx: EmitContext, text: str, body_size: int) -> tuple[Provenance, ...]:
-    """Return who wrote each line of a kernel's text; the lines around the body are the hooks' that finish a kernel."""
+    """Return who wrote each line of a kernel's text; those around the body are the hooks' that finish it."""
 
     def finishing(hook: str) -> Provenance:
         return Provenance(-1, "", hook, tuple(step.plugin for step in ctx.hooks.explain(hook)))
@@ -152,7 +155,11 @@ def _by_line(ctx: EmitContext, text: str, body_size: int) -> tuple[Provenance, .
     preamble = {line for part in ctx.preamble.values() for line in part.splitlines()}
     around = {hook: finishing(hook) for hook in ("render_preamble", "render_kernel")}
     written = (ctx.provenance or [])[:body_size]
-    body = [(line.strip(), who) for each, who in zip(ctx.lines, written, strict=False) for line in each.splitlines()]
+    body = [
+        (line.strip(), who)
+        for each, who in zip(ctx.lines, written, strict=False)
+        for line in each.splitlines()
+    ]
     records: list[Provenance] = []
     at = 0
     for line in text.splitlines():
@@ -165,7 +172,7 @@ def _by_line(ctx: EmitContext, text: str, body_size: int) -> tuple[Provenance, .
 
 
 class _Step(NamedTuple):
-    """What to do at one position of the program, worked out before the walk: loops that are replayed repeat it often."""
+    """What to do at one position of the program, worked out ahead: replayed loops repeat it often."""
 
     uop: UOp
     hook: Callable[..., Any]
@@ -182,8 +189,8 @@ class _Step(NamedTuple):
 class _Driver:
     """One walk over a program.
 
-    Rendered values stand in one table; each open block keeps a journal of what it covered or added, which is undone when
-    the block closes.
+    Rendered values stand in one table; each open block keeps a journal of what it covered or added, which is
+    undone when the block closes.
     """
 
     def __init__(self, ctx: EmitContext) -> None:
@@ -284,7 +291,9 @@ class _Driver:
             self._span(n + 1, end)
             self._close()
 
-    def _chain(self, op: Op, dtype: dtypes.DType, register: bool = False) -> tuple[Callable[..., Any], bool, str]:
+    def _chain(
+        self, op: Op, dtype: dtypes.DType, register: bool = False
+    ) -> tuple[Callable[..., Any], bool, str]:
         entry = HOOK_OF.get(op)
         if entry is None:
             raise InternalError(f"{op} does not belong in a linear program")
@@ -301,8 +310,8 @@ class _Driver:
     def _name_values(self) -> list[bool]:
         """Say for each position whether its value needs a name: used more than once, or inside a deeper loop.
 
-        Scalar integers (indices) are written in place unless their text would grow; everything used exactly once in
-        its own block is written in place too.
+        Scalar integers (indices) are written in place unless their text would grow; everything used exactly
+        once in its own block is written in place too.
         """
         uses = [0] * len(self.uops)
         deeper = [False] * len(self.uops)

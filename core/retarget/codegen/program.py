@@ -12,8 +12,9 @@ from ..registry.backend import Argument, Launch
 class Program:
     """A flat list of uops in execution order, with what a launch needs to know.
 
-    A uop may stand in `uops` more than once; each standing executes it again, and operands refer to the latest
-    standing in a block that is still open.  Loops and conditionals are bracketed by RANGE/END and IF/ENDIF.
+    A uop may stand in `uops` more than once; each standing executes it again, and operands refer to the
+    latest standing in a block that is still open.  Loops and conditionals are bracketed by RANGE/END and
+    IF/ENDIF.
 
     Attributes
     ----------
@@ -26,7 +27,8 @@ class Program:
     launch
         Launch sizes, or the number of independent pieces on a CPU.
     flops, bytes
-        Estimates for one launch: floating-point operations, and bytes of the arguments read and written once each.
+        Estimates for one launch: floating-point operations, and bytes of the arguments read and written once
+        each.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""`Renderer`: what a backend derives its renderer from.  Its methods are hook implementations, called by the driver."""
+"""`Renderer`: what backends derive renderers from.  Its methods implement hooks, which the driver calls."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ if TYPE_CHECKING:
 class Renderer:
     """Base of all renderers.
 
-    A subclass marks methods named after hooks with `@hookimpl`; the driver calls them once per uop with operands that
-    are already rendered.  What an operand is (text, an SSA name) is up to the renderer; the core never looks inside.
-    A renderer holds no state of one rendering: that lives in the `EmitContext`, whose `state` it makes.
+    A subclass marks methods named after hooks with `@hookimpl`; the driver calls them once per uop with
+    operands that are already rendered.  What an operand is (text, an SSA name) is up to the renderer; the
+    core never looks inside. A renderer holds no state of one rendering: that lives in the `EmitContext`,
+    whose `state` it makes.
 
     Attributes
     ----------
     target
         The target that it renders for.
     unroll
-        "pragma": `unroll` ranges go through begin_loop/end_loop like other loops.  "replay": the driver repeats
-        the body with the range rendered as a constant.
+        "pragma": `unroll` ranges go through begin_loop/end_loop like other loops.  "replay": the driver
+        repeats the body with the range rendered as a constant.
     names_values
-        Whether the driver gives names (through `bind`) to values that are used more than once or outside their
-        block, and writes others in place.  False where every hook already returns a name, as in SSA forms.
+        Whether the driver gives names (through `bind`) to values that are used more than once or outside
+        their block, and writes others in place.  False where every hook already returns a name, as in SSA
+        forms.
     language
         What the source is written in, as Pygments calls it ("text": nothing that can be highlighted).
     """

@@ -1,1 +1,1 @@
-"""From a scheduled kernel to a linear program: `translate` rewrites expressions, `place` puts them into loops."""
+"""From scheduled kernels to linear programs: `translate` rewrites expressions, `place` opens loops."""

@@ -8,6 +8,7 @@ from ..codegen.legalize import Legalizer
 from ..codegen.program import Program
 from ..ir import dtypes, ops
 from ..ir.index import range_size
+from ..ir.ops import Op
 from ..ir.uop import UOp, toposort
 from ..ir.verify import verify_program
 from ..optimize.apply import Scheduled
@@ -65,11 +66,13 @@ def _argument_order(param: UOp) -> tuple[bool, int]:
 
 
 def kernel_name(scheduled: Scheduled, nodes: list[UOp]) -> str:
-    """Return a legal identifier that tells kind, shape and schedule of a kernel with these nodes: "sum_64x128_3f2a91"."""
-    folds = [u.arg for u in nodes if u.op is ops.REDUCE]
+    """Return an identifier that tells a kernel's kind, shape and schedule, such as "sum_64x128_3f2a91"."""
+    folds: list[Op] = [u.arg for u in nodes if u.op is ops.REDUCE]
     if not folds:
         kind = "map"
-    elif any(u.op is ops.REDUCE and u.arg is ops.ADD and u.src[0].op is ops.MUL for u in nodes) and len(folds) == 1:
+    elif len(folds) == 1 and any(
+        u.op is ops.REDUCE and u.arg is ops.ADD and u.src[0].op is ops.MUL for u in nodes
+    ):
         kind = "dot"
     else:
         words = {ops.ADD: "sum", ops.MUL: "prod", ops.MAXIMUM: "max", ops.MINIMUM: "min"}

@@ -1,22 +1,26 @@
-"""Put a scheduled kernel's expressions into loops: where each loop opens, where accumulators live, what is hoisted.
+"""Put a scheduled kernel's expressions into loops: where each loop opens, where accumulators live, what is
+hoisted.
 
-A *statement* is a store, or one step of a reduction.  Its *path* is the loops that it must stand in, in schedule order:
-the free ranges of what it stores.  Consecutive statements share open loops as far as their paths agree, unless such a
-loop produced something that the statement reads.  Inside that frame three rules decide everything:
+A *statement* is a store, or one step of a reduction.  Its *path* is the loops that it must stand in, in
+schedule order: the free ranges of what it stores.  Consecutive statements share open loops as far as their
+paths agree, unless such a loop produced something that the statement reads.  Inside that frame three rules
+decide everything:
 
-* Pure values are computed in the outermost open loop in which their operands are defined, so that invariant code is
-  hoisted as it is emitted; an accumulator's value is read as far out as it stands once it is complete.
-* An accumulator lives just outside the first loop, in schedule order, that is one of its reduction ranges, or a
-  reader's loop on which it does not depend, or a range that two readers bind in different passes.  Its free ranges
-  further in become its dimensions.
-* Before a loop is opened, everything that lives at that level is computed, dependencies first; independent reductions
-  of one level share their loops.
+* Pure values are computed in the outermost open loop in which their operands are defined, so that invariant
+  code is hoisted as it is emitted; an accumulator's value is read as far out as it stands once it is
+  complete.
+* An accumulator lives just outside the first loop, in schedule order, that is one of its reduction ranges, or
+  a reader's loop on which it does not depend, or a range that two readers bind in different passes.  Its free
+  ranges further in become its dimensions.
+* Before a loop is opened, everything that lives at that level is computed, dependencies first; independent
+  reductions of one level share their loops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ..errors import InternalError, ScheduleError
 from ..ir import dtypes, ops
@@ -85,14 +89,14 @@ class Placer:
             if stage.array.op is ops.LOCAL:
                 self.root.body.append(stage.array)
         for s in stores:
-            self.statement(self.path(s.ranges), _values(s), lambda s=s: self.store(s))
+            self.statement(self.path(s.ranges), _values(s), partial(self.store, s))
         while len(self.stack) > 1:
             self.close()
         out: list[UOp] = []
         _flatten(self.root, out)
         return out
 
-    # -- loops ----------------------------------------------------------------------------------------------------
+    # -- loops -----------------------------------------------------------------------------------------------
 
     def path(self, ranges: Iterable[UOp]) -> list[UOp]:
         """Return the loops among `ranges` in schedule order; vector axes have none."""
@@ -114,7 +118,7 @@ class Placer:
         frame = self.stack.pop()
         for u in frame.placed:
             self.level.pop(u, None)
-        # Their values are gone with the loop instance: a later reader in another instance computes them again.
+        # Their values are gone with the loop instance: a reader in another one computes them again.
         for r in frame.reductions:
             self.finished.discard(r)
             self.settled.pop(self.accumulators[r].array, None)
@@ -123,7 +127,7 @@ class Placer:
             self.settled.pop(stage.array, None)
 
     def go_to(self, path: Sequence[UOp], avoid: frozenset[int] | set[int] = frozenset()) -> None:
-        """Close and open loops until exactly `path` is open, keeping open what agrees and is not to be avoided."""
+        """Close and open loops until exactly `path` is open, keeping what agrees and is not to be avoided."""
         keep = self.common(path, avoid)
         while len(self.stack) - 1 > keep:
             self.close()
@@ -139,7 +143,7 @@ class Placer:
             n += 1
         return n
 
-    # -- placing values -------------------------------------------------------------------------------------------
+    # -- placing values --------------------------------------------------------------------------------------
 
     def place(self, u: UOp) -> UOp:
         """Make the value of a linear uop available here, computed as far out as its operands allow."""
@@ -192,7 +196,7 @@ class Placer:
                 del self.reads_of[u]
                 self.level.pop(u, None)
 
-    # -- what statements need ---------------------------------------------------------------------------------------
+    # -- what statements need --------------------------------------------------------------------------------
 
     def reductions(self, u: UOp) -> tuple[UOp, ...]:
         """Return the looped reductions that an expression reads directly, in a fixed order."""
@@ -211,7 +215,7 @@ class Placer:
         return found
 
     def stages(self, u: UOp, deep: bool = False) -> tuple[Staged, ...]:
-        """Return the stages that an expression reads, in a fixed order: directly, or (deep) inside reductions too."""
+        """Return the stages that an expression reads, in a fixed order; (deep) inside reductions too."""
         found = self._stages.get((u, deep))
         if found is None:
             merged: dict[Staged, None] = {}
@@ -242,8 +246,8 @@ class Placer:
     ) -> list[UOp]:
         """Return the unfinished reductions behind `values`, those that others need first.
 
-        On the way, note for each how far out its readers force it: `path` is the loops of the statement that reads
-        it, `binding` says for each range which reduction's pass binds it there.
+        On the way, note for each how far out its readers force it: `path` is the loops of the statement that
+        reads it, `binding` says for each range which reduction's pass binds it there.
         """
         out: list[UOp] = []
         seen: set[UOp] = set()
@@ -272,7 +276,7 @@ class Placer:
 
         def visit_body(r: UOp, binding: dict[UOp, UOp]) -> None:
             inner = self.path(r.src[0].ranges.union(r.src[1:]))
-            visit((r.src[0],), inner, {**binding, **{x: r for x in r.src[1:]}})
+            visit((r.src[0],), inner, {**binding, **dict.fromkeys(r.src[1:], r)})
 
         visit(values, path, binding)
         return out
@@ -285,10 +289,10 @@ class Placer:
         free = self.path(r.ranges)
         return [x for x in free if order[x] < first], [x for x in free if order[x] >= first]
 
-    # -- statements -------------------------------------------------------------------------------------------------
+    # -- statements ------------------------------------------------------------------------------------------
 
     def statement(self, path: list[UOp], values: Sequence[UOp], finish: Callable[[], None]) -> None:
-        """Open the loops of `path`, computing at each level what lives there, then call `finish` inside them."""
+        """Open the loops of `path`, compute at each level what lives there, then call `finish` inside."""
         need = self.needed(values, path, {})
         homes = {r: self.home(r) for r in need}
         produced = {i for v in values for r in self.reductions(v) if r in self.accumulators
@@ -331,8 +335,8 @@ class Placer:
     ) -> tuple[list[Staged], list[Staged], dict[Staged, int]]:
         """Return (tiles to fill on the way into `path`, kept expressions read in it, the level of each).
 
-        A tile that only a reduction below reads is filled here if its loop is on the path: the reduction's accumulator
-        must not be declared before loops that the copy would have to close.
+        A tile that only a reduction below reads is filled here if its loop is on the path: the reduction's
+        accumulator must not be declared before loops that the copy would have to close.
         """
         if not self.stage_of:
             return [], [], {}
@@ -378,7 +382,9 @@ class Placer:
         self.stack[-1].reductions.append(r)
         self.go_to(outer + dims)
         identity = self.translate.broadcast(const(ops.identity(r.arg, r.dtype), r.dtype), dtype.lanes)
-        self.emit(UOp(ops.STORE, dtypes.void, (array, self.translate.flat(tuple(dims), array.arg[1]), identity)))
+        self.emit(
+            UOp(ops.STORE, dtypes.void, (array, self.translate.flat(tuple(dims), array.arg[1]), identity))
+        )
         self.go_to(outer)
 
     def step(self, r: UOp) -> None:
@@ -405,7 +411,9 @@ class Placer:
         lanes = array.dtype.lanes
         if self.multiplies(r):
             a, b = r.src[0].src
-            after = translate.legalize(ops.MULACC, array.dtype, (translate.wide(a, lanes), translate.wide(b, lanes), before))
+            after = translate.legalize(
+                ops.MULACC, array.dtype, (translate.wide(a, lanes), translate.wide(b, lanes), before)
+            )
         else:
             after = translate.legalize(r.arg, array.dtype, (before, translate.wide(r.src[0], lanes)))
         self.emit(UOp(ops.STORE, dtypes.void, (array, index, after)))

@@ -1,7 +1,7 @@
 """Kernel expressions as linear uops: vector types, flat addresses, gates, and only ops that the target has.
 
-Translation knows nothing of loops: the same kernel node always becomes the same linear uop.  Where that uop is
-executed is the business of `place`.
+Translation knows nothing of loops: the same kernel node always becomes the same linear uop.  Where that uop
+is executed is the business of `place`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Translator:
     index
         int32 or int64: the dtype of index arithmetic.
     order
-        Range -> position in the loop nest; sums of index terms follow it, so that their outer parts can be hoisted.
+        Range -> position in the loop nest; sums of index terms follow it, so that their outer parts can be
+        hoisted.
     """
 
     def __init__(self, legalize: Legalizer, index: DType, order: Mapping[UOp, int]) -> None:
@@ -66,7 +67,7 @@ class Translator:
         #: REDUCE -> (accumulator array, kernel indices of its element); filled in as accumulators are placed.
         self.accumulators: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
 
-    # -- values ---------------------------------------------------------------------------------------------------
+    # -- values ----------------------------------------------------------------------------------------------
 
     def __call__(self, u: UOp) -> UOp:
         """Return the linear uop of a value or mask."""
@@ -76,7 +77,7 @@ class Translator:
         return found
 
     def wide(self, u: UOp, lanes: int) -> UOp:
-        """Return the linear uop of `u` with `lanes` lanes, broadcast if it does not vary with the vector axis."""
+        """Return the linear uop of `u` with `lanes` lanes, broadcast if it is the same in all of them."""
         return self.broadcast(self(u), lanes)
 
     def broadcast(self, x: UOp, lanes: int) -> UOp:
@@ -115,13 +116,15 @@ class Translator:
         return self.legalize(op, dtype, tuple([self.wide(s, lanes) for s in u.src]))
 
     def fold(self, op: ops.Op, x: UOp) -> UOp:
-        """Return the lanes of `x` folded to a scalar, by halves where the target does not compute in the dtype."""
+        """Return the lanes of `x` folded to a scalar, by halves if the target lacks the dtype."""
         scalar = x.dtype.scalar
         if self.legalize.computes(scalar):
             return UOp(ops.FOLD, scalar, (x,), op)
         while x.dtype.lanes > 1:
             half = x.dtype.lanes // 2
-            low, high = (UOp(ops.GEP, scalar.vector(half), (x,), tuple(range(n, n + half))) for n in (0, half))
+            low, high = (
+                UOp(ops.GEP, scalar.vector(half), (x,), tuple(range(n, n + half))) for n in (0, half)
+            )
             x = self.legalize(op, scalar.vector(half), (low, high))
         return x
 
@@ -140,16 +143,18 @@ class Translator:
     def address(self, flat: UOp, mask: UOp, lanes: int = 0) -> tuple[UOp, int, int]:
         """Return (linear address, lanes of the access, alignment in elements) of a flat index.
 
-        The address is scalar for one contiguous access, and a vector for a gather or scatter.  `lanes` forces that
-        many lanes, where the stored value has them and the address does not.
+        The address is scalar for one contiguous access, and a vector for a gather or scatter.  `lanes` forces
+        that many lanes, where the stored value has them and the address does not.
         """
         v = vector_range(flat) or vector_range(mask)
         if v is None and lanes <= 1:
             return self.position(flat), 1, 1
         if v is None:
-            raise ScheduleError("a store's value varies with a vector axis that its address does not vary with")
+            raise ScheduleError(
+                "a store's value varies with a vector axis that its address does not vary with"
+            )
         width = range_size(v)
-        c, parts = terms(flat)
+        _, parts = terms(flat)
         coefficient = 0
         affine = True
         for a, k in parts:
@@ -166,7 +171,7 @@ class Translator:
             return self.position(base), width, alignment
         return self.broadcast(self.position(flat), width), width, 1
 
-    # -- masks ----------------------------------------------------------------------------------------------------
+    # -- masks -----------------------------------------------------------------------------------------------
 
     def mask(self, mask: UOp) -> UOp:
         """Return the linear bool of a mask, a vector if any part varies with the vector axis."""
@@ -180,13 +185,15 @@ class Translator:
                 continue
             lanes = max(found.dtype.lanes, term.dtype.lanes)
             found = UOp(
-                ops.AND, dtypes.bool_.vector(lanes), (self.broadcast(found, lanes), self.broadcast(term, lanes))
+                ops.AND,
+                dtypes.bool_.vector(lanes),
+                (self.broadcast(found, lanes), self.broadcast(term, lanes)),
             )
         assert found is not None
         return found
 
     def _compare(self, x: UOp) -> UOp:
-        """Return x >= 0 as a person would write it: positive terms on one side, negative ones on the other."""
+        """Return x >= 0 as people write it: positive terms on one side, negative ones on the other."""
         c, parts = terms(x)
         positive = combine([(a, k) for a, k in parts if k > 0])
         negative = combine([(a, -k) for a, k in parts if k < 0])
@@ -200,7 +207,7 @@ class Translator:
         lanes = max(a.dtype.lanes, b.dtype.lanes)
         return UOp(op, dtypes.bool_.vector(lanes), (self.broadcast(a, lanes), self.broadcast(b, lanes)))
 
-    # -- index arithmetic -------------------------------------------------------------------------------------------
+    # -- index arithmetic ------------------------------------------------------------------------------------
 
     def flat(self, idx: tuple[UOp, ...], shape: tuple[int, ...]) -> UOp:
         """Return the linear flat index into an array."""
@@ -220,9 +227,16 @@ class Translator:
             case ops.RANGE:
                 name, size, kind = x.arg
                 if kind == "vector":
-                    return UOp(ops.VECTORIZE, index.vector(size), tuple([const(i, index) for i in range(size)]))
+                    return UOp(
+                        ops.VECTORIZE, index.vector(size), tuple([const(i, index) for i in range(size)])
+                    )
                 kind = {"own": "unroll", "chunk": "loop"}.get(kind, kind)
-                return UOp(ops.RANGE, index, () if size is not None else (self.position(x.src[0]),), (name, size, kind))
+                return UOp(
+                    ops.RANGE,
+                    index,
+                    () if size is not None else (self.position(x.src[0]),),
+                    (name, size, kind),
+                )
             case ops.VAR:
                 return UOp(op, index, (), x.arg)
             case ops.AFFINE:

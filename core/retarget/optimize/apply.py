@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from ..errors import ScheduleError
 from ..ir import dtypes, ops
 from ..ir.index import (
-    TRUE, all_of, combine, divmod_, ge0, imul, irange, less_than, range_size,
+    TRUE,
+    all_of,
+    combine,
+    divmod_,
+    ge0,
+    imul,
+    irange,
+    less_than,
+    range_size,
 )  # fmt: skip
 from ..ir.uop import UOp, const, sort_key, toposort
 from ..schedule.kernel import Kernel
@@ -21,7 +29,17 @@ from .schedule import Axis, Schedule
 from .stages import Staged, apply_stages
 
 #: Where axes go that `order` does not name: by kind, outermost first.
-_RANK = {"grid": 0, "thread": 1, "block": 2, "warp": 3, "chunk": 4, "loop": 4, "unroll": 5, "own": 5, "vector": 6}
+_RANK = {
+    "grid": 0,
+    "thread": 1,
+    "block": 2,
+    "warp": 3,
+    "chunk": 4,
+    "loop": 4,
+    "unroll": 5,
+    "own": 5,
+    "vector": 6,
+}
 #: Reduction axis kinds from the innermost REDUCE outward.
 _NESTING = (("loop", "unroll"), ("own",), ("vector",), ("chunk",))
 
@@ -64,14 +82,16 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
     Raises
     ------
     ScheduleError
-        If the schedule names ranges or axes that do not exist, repeats a name, does not cover a range, or puts a
-        thread axis inside another loop or on a reduction.
+        If the schedule names ranges or axes that do not exist, repeats a name, does not cover a range, or
+        puts a thread axis inside another loop or on a reduction.
     """
     ranges = kernel.ranges
     splits = dict(schedule.splits)
     unknown = [n for n in splits if n not in ranges and n not in _slots(kernel)]
     if unknown:
-        raise ScheduleError(f"the schedule splits {unknown[0]}, but the kernel's ranges are {', '.join(ranges) or 'none'}")
+        raise ScheduleError(
+            f"the schedule splits {unknown[0]}, but the kernel's ranges are {', '.join(ranges) or 'none'}"
+        )
     replaced: dict[UOp, UOp] = {}
     parts: dict[UOp, list[UOp]] = {}
     valid: dict[UOp, UOp] = {}
@@ -121,7 +141,9 @@ def _split(r: UOp, axes: Sequence[Axis]) -> tuple[UOp, list[UOp], UOp]:
     for n in sizes:
         total *= n
     if total < size:
-        raise ScheduleError(f"axes {', '.join(map(str, axes))} cover {total} of the {size} values of {r.arg[0]}")
+        raise ScheduleError(
+            f"axes {', '.join(map(str, axes))} cover {total} of the {size} values of {r.arg[0]}"
+        )
     digits = [irange(n, a.name, a.kind) for a, n in zip(axes, sizes, strict=True)]
     stride, pairs = 1, []
     for d, n in zip(reversed(digits), reversed(sizes), strict=True):
@@ -142,7 +164,11 @@ class _Substitution:
     def store(self, store: UOp) -> UOp:
         target, mask, value, *idx = store.src
         bounds = [self.valid[r] for r in sorted(store.ranges, key=sort_key) if r in self.valid]
-        return UOp(ops.STORE, dtypes.void, (target, all_of(self(mask), *bounds), self(value), *[self(i) for i in idx]))
+        return UOp(
+            ops.STORE,
+            dtypes.void,
+            (target, all_of(self(mask), *bounds), self(value), *[self(i) for i in idx]),
+        )
 
     def __call__(self, u: UOp) -> UOp:
         found = self.memo.get(u)
@@ -172,7 +198,11 @@ class _Substitution:
             case ops.ALL:
                 return all_of(*[self(m) for m in u.src])
             case ops.LOAD:
-                bounds = [self.valid[r] for r in sorted(u.ranges, key=sort_key) if r in self.valid] if self.valid else []
+                bounds = (
+                    [self.valid[r] for r in sorted(u.ranges, key=sort_key) if r in self.valid]
+                    if self.valid
+                    else []
+                )
                 mask = all_of(self(u.src[1]), *bounds)
                 return UOp(op, u.dtype, (u.src[0], mask, *[self(i) for i in u.src[2:]]))
         return u.replace(tuple([self(s) for s in u.src]))
@@ -184,13 +214,17 @@ class _Substitution:
         for r in u.src[1:]:
             mask = self.valid.get(r)
             if mask is not None and not (fold is ops.ADD and zero_outside(value, mask)):
-                value = UOp(ops.WHERE, value.dtype, (mask, value, const(ops.identity(fold, value.dtype), value.dtype)))
+                value = UOp(
+                    ops.WHERE, value.dtype, (mask, value, const(ops.identity(fold, value.dtype), value.dtype))
+                )
             axes.extend(self.parts[r])
         for kinds in _NESTING:
             value = reduce(fold, value, [a for a in axes if a.arg[2] in kinds])
         rest = [a for a in axes if not any(a.arg[2] in kinds for kinds in _NESTING)]
         if rest:
-            raise ScheduleError(f"axis {rest[0].arg[0]} of kind {rest[0].arg[2]} cannot hold a reduction on this target")
+            raise ScheduleError(
+                f"axis {rest[0].arg[0]} of kind {rest[0].arg[2]} cannot hold a reduction on this target"
+            )
         return value
 
 
@@ -209,11 +243,15 @@ def _check(s: Scheduled, nodes: list[UOp]) -> None:
             raise ScheduleError(f"order names {name!r}, but the axes are {', '.join(s.axes)}")
     threads = [r for r in s.order if r.arg[2] == "thread"]
     if len(threads) > 1:
-        raise ScheduleError(f"axes {threads[0].arg[0]} and {threads[1].arg[0]} are both of kind thread; one is allowed")
+        raise ScheduleError(
+            f"axes {threads[0].arg[0]} and {threads[1].arg[0]} are both of kind thread; one is allowed"
+        )
     for store in s.stores:
         for r in threads:
             if r not in store.ranges:
-                raise ScheduleError(f"the thread axis {r.arg[0]} is not one of output {store.src[0].arg[0]}'s")
+                raise ScheduleError(
+                    f"the thread axis {r.arg[0]} is not one of output {store.src[0].arg[0]}'s"
+                )
     if sum(r.arg[2] == "vector" for r in s.order) > 1:
         for u in nodes:
             vectors = [r for r in u.ranges if r.arg[2] == "vector"]
@@ -222,5 +260,3 @@ def _check(s: Scheduled, nodes: list[UOp]) -> None:
                 raise ScheduleError(f"an expression varies with two vector axes, {both}")
     if threads and s.order[threads[0]] != 0:
         raise ScheduleError(f"the thread axis {threads[0].arg[0]} must be the outermost loop")
-
-

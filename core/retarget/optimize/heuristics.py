@@ -1,13 +1,16 @@
 """Choose a schedule from what a kernel touches and what its target has; no shape tables.
 
-1. *Products*: a sum of products of two operands, each free of an output axis of the other (a matmul, a convolution),
-   gets a tile of accumulators, vectors along one of those axes and rows along the other, so that each loaded vector is
-   used several times.  The operand with the vectors is packed into a local panel that stays in the cache.
-2. *Vector axis* of everything else: the range along which most accesses are contiguous, and none has to gather if that
-   can be had.
+1. *Products*: a sum of products of two operands, each free of an output axis of the other (a matmul, a
+   convolution), gets a tile of accumulators, vectors along one of those axes and rows along the other, so
+   that each loaded vector is used several times.  The operand with the vectors is packed into a local panel
+   that stays in the cache.
+2. *Vector axis* of everything else: the range along which most accesses are contiguous, and none has to
+   gather if that can be had.
 3. *Own accumulators*: a reduction along the vector axis gets several, to hide the latency of its additions.
-4. *Chunks*: a very long float32 sum is a sum of partial sums, so that its error does not grow with its length.
-5. *Threads*: an outer output axis is cut into a few pieces per thread, when the kernel is worth waking them for.
+4. *Chunks*: a very long float32 sum is a sum of partial sums, so that its error does not grow with its
+   length.
+5. *Threads*: an outer output axis is cut into a few pieces per thread, when the kernel is worth waking them
+   for.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ class _Access:
 
 
 def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
-    """Return a legal schedule for a kernel on a target with a vector ALU or without, and with threads or without."""
+    """Return a legal schedule for a kernel on a target with or without a vector ALU and threads."""
     ranges = kernel.ranges
     if not ranges:
         return Schedule()
@@ -51,7 +54,9 @@ def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
     bits = max([bits, *[u.dtype.bits for u in kernel.nodes if u.op is ops.REDUCE]])
     lanes = capabilities.vector_bits // max(bits, 8) if "vector" in capabilities.axis_kinds else 0
     axes: dict[UOp, list[Axis]] = {r: [Axis(name)] for name, r in ranges.items()}
-    product = _product(reductions, output, accesses) if lanes >= 2 and "unroll" in capabilities.axis_kinds else None
+    product = (
+        _product(reductions, output, accesses) if lanes >= 2 and "unroll" in capabilities.axis_kinds else None
+    )
     if product is not None:
         outer = _tile(axes, product, lanes, capabilities)
         output = [*[r for r in output if r not in outer], *outer]
@@ -152,11 +157,15 @@ def _product(reductions: list[UOp], output: list[UOp], accesses: list[_Access]) 
     return _Product(r, a, b, max(only_a, key=range_size), columns)
 
 
-def _tile(axes: dict[UOp, list[Axis]], product: _Product, lanes: int, capabilities: Capabilities) -> list[UOp]:
-    """Split the axes of a product into a register tile; return them in loop order, the columns' blocks outside.
+def _tile(
+    axes: dict[UOp, list[Axis]], product: _Product, lanes: int, capabilities: Capabilities
+) -> list[UOp]:
+    """Split the axes of a product into a register tile; return them in loop order, the columns' blocks
+    outside.
 
-    The tile has two vectors by as many rows as leave registers for the operands: it takes about eight independent
-    multiply-accumulates to keep the units busy.  Rows that divide the axis are preferred to a masked remainder.
+    The tile has two vectors by as many rows as leave registers for the operands: it takes about eight
+    independent multiply-accumulates to keep the units busy.  Rows that divide the axis are preferred to a
+    masked remainder.
     """
     rows, columns = product.rows, product.columns
     width = lanes
@@ -187,14 +196,19 @@ def _panel(
 ) -> list[Stage]:
     """Return the stage that packs the panel of the right operand that one block of columns touches.
 
-    It pays when the panel is read for several blocks of rows, or when its columns are not contiguous; it is made
-    when the operand is a plain load with one range per axis, and the panel fits the space for local arrays.
+    It pays when the panel is read for several blocks of rows, or when its columns are not contiguous; it is
+    made when the operand is a plain load with one range per axis, and the panel fits the space for local
+    arrays.
     """
     load = product.right
     while load.op is ops.CAST:
         load = load.src[0]
     reduced = product.reduction.src[1:]
-    if load.op is not ops.LOAD or axes[product.columns][-1].kind != "vector" or any(len(axes[r]) > 1 for r in reduced):
+    if (
+        load.op is not ops.LOAD
+        or axes[product.columns][-1].kind != "vector"
+        or any(len(axes[r]) > 1 for r in reduced)
+    ):
         return []
     if sum(u.op is ops.LOAD and u.src[0] is load.src[0] for u in kernel.nodes) > 1:
         return []  # a tile serves one index; this is a product of an array with itself

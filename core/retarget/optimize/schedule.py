@@ -2,17 +2,17 @@
 
     r1=nb,p/2,j/2:u,v/16:v; r0=m,i/8:u; order=nb,m,p,r2,i,j,v
 
-Each range is replaced by a mixed-radix list of axes, outermost first: `name[/size][:kind]`.  One axis may leave out its
-size, which is then what the others leave.  A kind is a letter of `AXIS_KINDS`, "l" when absent.  Sizes whose product
-exceeds the range's are legal: the surplus is masked.  `order` lists axes from the outermost loop inward; axes that it
-leaves out keep the order of their kinds behind those that it names.
+Each range is replaced by a mixed-radix list of axes, outermost first: `name[/size][:kind]`.  One axis may
+leave out its size, which is then what the others leave.  A kind is a letter of `AXIS_KINDS`, "l" when
+absent.  Sizes whose product exceeds the range's are legal: the surplus is masked.  `order` lists axes from
+the outermost loop inward; axes that it leaves out keep the order of their kinds behind those that it names.
 
-    stage=in1@r1o[r2,r1u,r1v]       the tile of in1 that the loops inside r1o touch, copied once per iteration of r1o
-    stage=EXP@r0:out                exp's values inside r0, kept (here in the output row) by the first pass over them
+    stage=in1@r1o[r2,r1u,r1v]       the tile of in1 that the loops inside r1o touch, copied once for each r1o
+    stage=EXP@r0:out                exp's values inside r0, kept (here in the output row) by the first pass
 
-A stage names a buffer, or the last operation of a kind; then the loop that it is filled in ("top": outside of all);
-then, for a buffer, the order of the tile's dimensions; and the space it is kept in: local (the default), register or
-out.
+A stage names a buffer, or the last operation of a kind; then the loop that it is filled in ("top": outside of
+all); then, for a buffer, the order of the tile's dimensions; and the space it is kept in: local (the
+default), register or out.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from ..errors import ParseError
 
-#: Letter -> axis kind.  "own" axes are unrolled with an accumulator each, folded at the end; "chunk" axes of a
-#: reduction accumulate in the output itself.
+#: Letter -> axis kind.  "own" axes are unrolled with an accumulator each, folded at the end; "chunk" axes of
+#: a reduction accumulate in the output itself.
 AXIS_KINDS: dict[str, str] = {
     "g": "grid", "b": "block", "w": "warp", "t": "thread", "l": "loop", "u": "unroll", "v": "vector",
     "a": "own", "c": "chunk",
@@ -61,7 +61,8 @@ class Stage:
     at
         Axis inside whose loop it is filled, or "top".
     layout
-        For a parameter: axis names in the order in which the tile's dimensions are laid out; empty: the buffer's.
+        For a parameter: axis names in the order in which the tile's dimensions are laid out; empty: the
+        buffer's.
     space
         One of `SPACES`.
     """
@@ -130,7 +131,9 @@ def parse_schedule(text: str) -> Schedule:
         key = name.strip()
         at = start + len(name) + 1
         if not equals or not re.fullmatch(r"[A-Za-z_]\w*", key):
-            raise ParseError("a schedule clause is `range=axis,axis`, `order=axis,axis` or `stage=name@axis`", text, start)
+            raise ParseError(
+                "a schedule clause is `range=axis,axis`, `order=axis,axis` or `stage=name@axis`", text, start
+            )
         if key == "order":
             if order is not None:
                 raise ParseError("`order` is given twice", text, start)

@@ -1,9 +1,9 @@
 """Stages: an expression's values inside a loop, kept in an array and read back.
 
-A *tile* is a copy of what the inner loops touch of a parameter.  Its dimensions come from the affine index of each
-axis: inner terms that overlap (a sliding window) merge into one dimension, a halo; others stay apart, so that a layout
-can permute them.  Ranges outside the tile's loop become dimensions of stride 0 of the array: the dependence on them is
-kept by construction.
+A *tile* is a copy of what the inner loops touch of a parameter.  Its dimensions come from the affine index of
+each axis: inner terms that overlap (a sliding window) merge into one dimension, a halo; others stay apart, so
+that a layout can permute them.  Ranges outside the tile's loop become dimensions of stride 0 of the array:
+the dependence on them is kept by construction.
 
 A *kept* expression has no copy loops of its own: the first pass that needs it stores it, later ones read it.
 """
@@ -59,7 +59,8 @@ class _Dim:
 def apply_stages(
     stages: Sequence[Stage], stores: list[UOp], position: dict[str, int], order: dict[UOp, int]
 ) -> tuple[list[UOp], list[Staged]]:
-    """Return the stores with staged expressions replaced by reads, and the stages; extends `order` by copy loops.
+    """Return the stores with staged expressions replaced by reads, and the stages; extends `order` by copy
+    loops.
 
     Parameters
     ----------
@@ -81,10 +82,16 @@ def apply_stages(
             raise UnknownNameError("axis", stage.at, ["top", *position], f"in {stage}")
         at = -1 if stage.at == "top" else position[stage.at]
         nodes = toposort(stores)
-        loads = [u for u in nodes if u.op is ops.LOAD and u.src[0].op is ops.PARAM and u.src[0].arg[0] == stage.what]
+        loads = [
+            u
+            for u in nodes
+            if u.op is ops.LOAD and u.src[0].op is ops.PARAM and u.src[0].arg[0] == stage.what
+        ]
         if loads:
             if len(loads) > 1:
-                raise ScheduleError(f"{stage}: {stage.what} is read at {len(loads)} different indices; a tile serves one")
+                raise ScheduleError(
+                    f"{stage}: {stage.what} is read at {len(loads)} different indices; a tile serves one"
+                )
             old = loads[0]
             new, staged = _tile(stage, old, at, order, len(done))
         else:
@@ -119,7 +126,9 @@ def _tile(stage: Stage, load: UOp, at: int, order: dict[UOp, int], number: int) 
             if atom in inner:
                 affine.append((atom, k))
             elif atom.ranges & inner:
-                raise ScheduleError(f"{stage}: axis {axis} of {stage.what} is not affine in the loops inside {stage.at}")
+                raise ScheduleError(
+                    f"{stage}: axis {axis} of {stage.what} is not affine in the loops inside {stage.at}"
+                )
         for r, k in sorted(affine, key=lambda t: (abs(t[1]), sort_key(t[0]))):
             if k < 0:
                 raise ScheduleError(f"{stage}: axis {axis} of {stage.what} runs backward along {r.arg[0]}")
@@ -149,7 +158,7 @@ def _tile(stage: Stage, load: UOp, at: int, order: dict[UOp, int], number: int) 
             order[loop] = (1 << 20) + number * 64 + n
 
     def moved(index: UOp) -> UOp | None:
-        """Return an index or mask expression over the copy loops, or None if it is no function of the tile."""
+        """Return an index or mask over the copy loops, or None if it is no function of the tile."""
         c, parts = terms(index)
         left = dict(parts)
         pairs = []

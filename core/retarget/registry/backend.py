@@ -59,8 +59,9 @@ class Argument(NamedTuple):
 class Launch(NamedTuple):
     """How a kernel is started.
 
-    `grid` and `block` are the sizes on a device with a grid; `chunks` is the number of independent pieces that a CPU
-    kernel's thread axis has (1: not parallel).  A kernel that clears no output itself needs nothing else.
+    `grid` and `block` are the sizes on a device with a grid; `chunks` is the number of independent pieces
+    that a CPU kernel's thread axis has (1: not parallel).  A kernel that clears no output itself needs
+    nothing else.
     """
 
     grid: tuple[int, ...] = ()
@@ -69,7 +70,7 @@ class Launch(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Rendered code.  `entry` is the symbol; `provenance` has one (uop, hook, plugin) record per line when asked for."""
+    """Rendered code.  `entry` is the symbol; `provenance` says who wrote each line, when asked for."""
 
     text: str
     entry: str
@@ -95,7 +96,7 @@ class Compiler(Protocol):
     """Turns source into binary.  Must be safe to call from several threads at once."""
 
     def identity(self) -> str:
-        """Return name, version and everything else that changes the output (flags, CPU features); part of cache keys."""
+        """Return all that changes the output (name, version, flags, CPU features); part of cache keys."""
         ...
 
     def compile(self, source: Source) -> Binary:
@@ -134,9 +135,10 @@ class Runtime(Protocol):
 class Backend(ABC):
     """What a backend package provides; the manifest's `provides` names a subclass.
 
-    Instances are made once per process, without arguments, after the manifest's versions were checked.  `probe` may
-    be slow or fail; everything else is called only if it found a device, except `capabilities`, `renderer` and
-    `compiler`, which must work for any target in the manifest with no device present.
+    Instances are made once per process, without arguments, after the manifest's versions were
+    checked.  `probe` may be slow or fail; everything else is called only if it found a device, except
+    `capabilities`, `renderer` and `compiler`, which must work for any target in the manifest with no device
+    present.
     """
 
     name: str
@@ -150,7 +152,7 @@ class Backend(ABC):
 
     @abstractmethod
     def renderer(self, target: str) -> Any:
-        """Return a `retarget.codegen.Renderer` for the target: an object whose methods implement the render hooks."""
+        """Return a `retarget.codegen.Renderer` for the target, whose methods implement the render hooks."""
 
     def identity(self, target: str) -> str:
         """Return what, besides its code and its compiler, changes the code for a target; part of cache keys.

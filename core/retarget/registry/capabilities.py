@@ -1,4 +1,4 @@
-"""What a target can do, as data: the lowering, the conformance suite and `rt.select` all read this and nothing else."""
+"""What a target can do, as data: all that the lowering, the conformance suite and `rt.select` know of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 
 class Support(Enum):
-    """How a target has a capability.  EMULATED works, by expansion in the IR or in the plugin, more slowly."""
+    """How a target has a capability.  EMULATED works more slowly, expanded in the IR or the plugin."""
 
     SUPPORTED = "supported"
     EMULATED = "emulated"
@@ -53,8 +53,8 @@ class TensorCore(NamedTuple):
     """A matrix instruction D = A @ B + C as data: dims, dtypes and where each element of each fragment lives.
 
     Lane `l`'s element `e` of fragment A is A[row, k] with (row, k) = `a_layout(l, e)`; of B, B[k, col] with
-    (k, col) = `b_layout(l, e)`; of C and D, C[row, col] with (row, col) = `c_layout(l, e)`.  Layouts are given as the
-    full table, indexed [lane][element].
+    (k, col) = `b_layout(l, e)`; of C and D, C[row, col] with (row, col) = `c_layout(l, e)`.  Layouts are
+    given as the full table, indexed [lane][element].
     """
 
     name: str
@@ -75,15 +75,17 @@ class Capabilities(NamedTuple):
     target
         The target's name, e.g. "llvm/x86-64-v3".
     storage, arithmetic
-        By dtype name: whether arrays of it can live in memory, and whether the target computes in it.  Arithmetic
-        that is EMULATED is done by the core: each operation in float32, rounded back.
+        By dtype name: whether arrays of it can live in memory, and whether the target computes in
+        it.  Arithmetic that is EMULATED is done by the core: each operation in float32, rounded back.
     functions
-        Native functions: op name -> dtype name -> accuracy in ULP.  An op that is absent is expanded in the IR.
+        Native functions: op name -> dtype name -> accuracy in ULP.  An op that is absent is expanded in the
+        IR.
     conversions
-        Dtypes besides float32 and float64 that the target converts to and from float32 with its own CAST; the core
-        converts the others with integer arithmetic on their bits.
+        Dtypes besides float32 and float64 that the target converts to and from float32 with its own CAST; the
+        core converts the others with integer arithmetic on their bits.
     vector_bits
-        Width of the vector ALU in bits, 0 where there is none (a GPU thread): sets how wide `vector` axes are.
+        Width of the vector ALU in bits, 0 where there is none (a GPU thread): sets how wide `vector` axes
+        are.
     vector_memory_bits
         Widest single load or store in bits.
     registers
@@ -93,12 +95,13 @@ class Capabilities(NamedTuple):
     axis_kinds
         Schedule axis kinds that the target can map, of: grid, block, warp, thread, loop, unroll, vector.
     unroll
-        How unrolled loops are emitted: "pragma" (a loop that the compiler unrolls) or "replay" (the driver repeats
-        the body with the index bound to a constant).
+        How unrolled loops are emitted: "pragma" (a loop that the compiler unrolls) or "replay" (the driver
+        repeats the body with the index bound to a constant).
     address_spaces
         Of: global, local, register, constant.
     barriers, images, fork_safe
-        Whether blocks can synchronise; whether image buffers exist; whether a forked child may go on using it.
+        Whether blocks can synchronise; whether image buffers exist; whether a forked child may go on using
+        it.
     threads
         Host threads that one launch may use.
     """

@@ -1,8 +1,8 @@
 """Installed distributions that bring plugins, found by reading their `entry_points.txt`.
 
-They are those that `importlib.metadata` finds; it is not imported (with the e-mail, CSV and zip packages behind
-it) where a distribution is a plain dist-info or egg-info folder.  Eggs, zip files, other packages' finders and
-damaged metadata are left to it.
+They are those that `importlib.metadata` finds; it is not imported (with the e-mail, CSV and zip packages
+behind it) where a distribution is a plain dist-info or egg-info folder.  Eggs, zip files, other packages'
+finders and damaged metadata are left to it.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """The `plugin.toml` format: what a plugin says about itself, read without importing it.
 
-    name = "mydevice"                       # also the entry point's name
-    kind = "backend"                        # or "extension"
-    api = ">=1,<2"                          # plugin API versions that it works with
-    ir = "1"                                # IR version that it was written for
-    provides = "mydevice.backend:Backend"   # module:object, imported only when the plugin is needed
-    targets = ["mydevice/*"]                # patterns; a backend's begin with its name
-    default_target = "mydevice/v1"          # backends only
-    priority = 100                          # higher is preferred by "auto"
-    before = []                             # extensions that this one's hooks are called before
-    after = []                              # ... and after
-    opt_in = false                          # true: active only when named in RETARGET_PLUGINS
+name = "mydevice"                       # also the entry point's name
+kind = "backend"                        # or "extension"
+api = ">=1,<2"                          # plugin API versions that it works with
+ir = "1"                                # IR version that it was written for
+provides = "mydevice.backend:Backend"   # module:object, imported only when the plugin is needed
+targets = ["mydevice/*"]                # patterns; a backend's begin with its name
+default_target = "mydevice/v1"          # backends only
+priority = 100                          # higher is preferred by "auto"
+before = []                             # extensions that this one's hooks are called before
+after = []                              # ... and after
+opt_in = false                          # true: active only when named in RETARGET_PLUGINS
 
-    [conformance]
-    known_failures = [{ test = "L3/exp/*", reason = "the driver flushes denormals" }]
+[conformance]
+known_failures = [{ test = "L3/exp/*", reason = "the driver flushes denormals" }]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Buffers: memory on a device, owned by the BUFFER nodes of graphs, and the ways in and out of it.
 
-A `Buffer` frees its memory when the last node that refers to it is gone.  Memory that came in through DLPack is
-shared, and kept alive by holding on to the object that it came from.
+A `Buffer` frees its memory when the last node that refers to it is gone.  Memory that came in through DLPack
+is shared, and kept alive by holding on to the object that it came from.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def data_of(node: UOp) -> Buffer:
         If the node was parsed from text: it names a buffer, but holds none.
     """
     if node.data is None:
-        raise DeviceError(f"buffer {node.arg[0]} is only a name, from parsed text; make arrays with rt.asarray")
+        raise DeviceError(
+            f"buffer {node.arg[0]} is only a name, from parsed text; make arrays with rt.asarray"
+        )
     return node.data  # type: ignore[no-any-return]
 
 
@@ -78,7 +80,7 @@ def from_numpy(array: np.ndarray[Any, Any], device: str) -> UOp:
     native = np.asarray(array, order="C")
     buffer = allocate(native.nbytes, device)
     if native.nbytes:
-        runtime(device).copy_in(buffer.handle, memoryview(native.reshape(-1).view(np.uint8)))
+        runtime(device).copy_in(buffer.handle, native.reshape(-1).view(np.uint8).data)
     return buffer_node(buffer, dtypes.as_dtype(array.dtype), tuple(array.shape))
 
 
@@ -89,7 +91,7 @@ def to_numpy(node: UOp) -> np.ndarray[Any, Any]:
     out = np.empty(node.shape, dtypes.to_numpy(node.dtype))
     if out.nbytes:
         buffer = data_of(node)
-        runtime(buffer.device).copy_out(memoryview(out.reshape(-1).view(np.uint8)), buffer.handle)
+        runtime(buffer.device).copy_out(out.reshape(-1).view(np.uint8).data, buffer.handle)
     return out
 
 
@@ -117,7 +119,9 @@ def host_view(node: UOp) -> np.ndarray[Any, Any]:
     on = runtime(buffer.device)
     address = on.host_address(buffer.handle)
     if address is None:
-        raise DeviceError(f"the memory of {buffer.device} cannot be read by the host; copy it with numpy.asarray(x)")
+        raise DeviceError(
+            f"the memory of {buffer.device} cannot be read by the host; copy it with numpy.asarray(x)"
+        )
     if not buffer.nbytes:
         return np.empty(node.shape, dtypes.to_numpy(node.dtype))
     plain = dtypes.to_numpy(node.dtype)
@@ -128,7 +132,7 @@ def host_view(node: UOp) -> np.ndarray[Any, Any]:
 
 
 def from_dlpack(source: Any, device: str) -> UOp:
-    """Return a BUFFER node over the memory of an object with `__dlpack__`, shared where it is contiguous host memory."""
+    """Return a BUFFER node over a `__dlpack__` object's memory, shared if contiguous and the host's."""
     import numpy as np
 
     try:
@@ -136,7 +140,11 @@ def from_dlpack(source: Any, device: str) -> UOp:
     except (BufferError, RuntimeError, TypeError) as error:
         raise DTypeError(f"{type(source).__name__} cannot be shared with a CPU device: {error}") from error
     on = runtime(device)
-    if not array.flags.c_contiguous or not array.nbytes or on.host_address(array.ctypes.data) != array.ctypes.data:
+    if (
+        not array.flags.c_contiguous
+        or not array.nbytes
+        or on.host_address(array.ctypes.data) != array.ctypes.data
+    ):
         return from_numpy(array, device)
     shared = Buffer(array.ctypes.data, array.nbytes, device, owner=array)
     return buffer_node(shared, dtypes.as_dtype(array.dtype), tuple(array.shape))
@@ -147,7 +155,9 @@ def to_dlpack(
 ) -> Any:
     """Return a DLPack capsule over a BUFFER node's memory."""
     if dl_device is not None and tuple(dl_device) != _CPU:
-        raise CopyError(f"a copy to DLPack device {tuple(dl_device)} is not supported; export to the CPU, {_CPU}")
+        raise CopyError(
+            f"a copy to DLPack device {tuple(dl_device)} is not supported; export to the CPU, {_CPU}"
+        )
     if stream is not None:
         raise DeviceError("CPU memory has no stream: pass stream=None")
     view = host_view(node)
@@ -156,7 +166,9 @@ def to_dlpack(
     try:
         return view.__dlpack__(max_version=max_version)
     except BufferError as error:
-        raise DTypeError(f"DLPack cannot carry {node.dtype} through NumPy: cast it first ({error})") from error
+        raise DTypeError(
+            f"DLPack cannot carry {node.dtype} through NumPy: cast it first ({error})"
+        ) from error
 
 
 def dlpack_device(device: str) -> tuple[int, int]:

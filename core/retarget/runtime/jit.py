@@ -1,8 +1,8 @@
 """`jit`: capture what a function of arrays launches, and replay it with one call.
 
-The first call with arguments of given dtypes and shapes runs the function on placeholders and keeps the plan of its
-results; later ones go straight to the launches.  The Python code of the function is not run again, so it must not
-depend on anything but its arguments, and must not ask for values.
+The first call with arguments of given dtypes and shapes runs the function on placeholders and keeps the plan
+of its results; later ones go straight to the launches.  The Python code of the function is not run again, so
+it must not depend on anything but its arguments, and must not ask for values.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class _Capture:
         Computes the function on arguments of the captured dtypes and shapes.
     """
 
-    def __init__(self, function: Callable[..., Any], arguments: list[Array], call: tuple[Any, ...], device: str) -> None:
+    def __init__(
+        self, function: Callable[..., Any], arguments: list[Array], call: tuple[Any, ...], device: str
+    ) -> None:
         args, kwargs = call
         placeholders = [Array(buffer_node(data_of(a.node), a.dtype, a.shape), device) for a in arguments]
         fill = iter(placeholders)
@@ -70,7 +72,12 @@ class _Capture:
             else:
                 self.leaves.append((roots.index(x.node), -1, None))
         self.replay: Callable[[Sequence[Array]], Any] = self.run
-        if self.plan is not None and len(self.plan.steps) == 1 and self.rebuild is _only and self.leaves[0][0] == 0:
+        if (
+            self.plan is not None
+            and len(self.plan.steps) == 1
+            and self.rebuild is _only
+            and self.leaves[0][0] == 0
+        ):
             self.replay = self._single(self.plan)
 
     def _single(self, plan: Plan) -> Callable[[Sequence[Array]], Array]:
@@ -132,8 +139,8 @@ def _structure(result: Any, leaves: list[Array]) -> Callable[[Any], Any]:
         keyed = {k: _structure(v, leaves) for k, v in result.items()}
         return lambda arrays: {k: p(arrays) for k, p in keyed.items()}
     raise CaptureError(
-        f"a function under rt.jit returned {type(result).__name__}; it may return arrays, and tuples, lists and dicts "
-        "of them"
+        f"a function under rt.jit returned {type(result).__name__}; it may return arrays, "
+        "and tuples, lists and dicts of them"
     )
 
 
@@ -162,8 +169,8 @@ class Jit:
             capture = self._captures.get(signature)
         except TypeError as error:
             raise DTypeError(
-                f"{self.function.__name__} was called with an argument that is neither an array nor hashable; pass "
-                f"NumPy arrays through rt.asarray ({error})"
+                f"{self.function.__name__} was called with an argument that is neither an array "
+                f"nor hashable; pass NumPy arrays through rt.asarray ({error})"
             ) from None
         if capture is None:
             capture = self._captures[signature] = self._capture(arrays, args, kwargs)
@@ -172,7 +179,10 @@ class Jit:
     def _capture(self, arrays: list[Array], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Capture:
         devices = {a.device for a in arrays}
         if len(devices) > 1:
-            raise DTypeError(f"the arguments of {self.function.__name__} are on {', '.join(sorted(devices))}; use one device")
+            raise DTypeError(
+                f"the arguments of {self.function.__name__} are on {', '.join(sorted(devices))}; "
+                "use one device"
+            )
         from ..array.array import resolve_device
 
         device = devices.pop() if devices else resolve_device(None)
@@ -185,13 +195,15 @@ def jit(function: Callable[..., Any]) -> Jit:
     Parameters
     ----------
     function
-        Takes arrays (and hashable values, which become part of what is captured) and returns an array, or nested
-        tuples, lists and dicts of arrays.  Arrays that it uses from outside are captured with the values they have then.
+        Takes arrays (and hashable values, which become part of what is captured) and returns an array, or
+        nested tuples, lists and dicts of arrays.  Arrays that it uses from outside are captured with the
+        values they have then.
 
     Raises
     ------
     CaptureError
-        At a call, if the function asks for a value (`item()`, `numpy.asarray`, `if x:`) or returns something else.
+        At a call, if the function asks for a value (`item()`, `numpy.asarray`, `if x:`) or returns something
+        else.
 
     Examples
     --------

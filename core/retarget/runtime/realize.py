@@ -1,8 +1,8 @@
 """Compute graphs: look up or make a plan for the graph's normal form, then run it.
 
-A *plan* is a list of launches over numbered slots; it depends on a graph's structure, not on its buffers, so it serves
-every graph of that form.  Plans are kept in memory, and on disk with their binaries: a new process that finds its graph
-there lowers nothing.
+A *plan* is a list of launches over numbered slots; it depends on a graph's structure, not on its buffers, so
+it serves every graph of that form.  Plans are kept in memory, and on disk with their binaries: a new process
+that finds its graph there lowers nothing.
 """
 
 from __future__ import annotations
@@ -133,9 +133,11 @@ def clear_memory_cache() -> None:
 
 
 def normal_form(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp]]:
-    """Return (a hashable key of the graph's structure, its BUFFER nodes in the order in which the key numbers them).
+    """Return (a hashable key of the graph's structure, its BUFFER nodes in the order in which the key numbers
+    them).
 
-    This runs for every evaluation, so it is one loop.  Constants stand in the key as themselves: they are interned.
+    This runs for every evaluation, so it is one loop.  Constants stand in the key as themselves: they are
+    interned.
     """
     number: dict[UOp, int] = {}
     inputs: list[UOp] = []
@@ -203,13 +205,17 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     if _state.capturing:
         from .jit import CaptureError
 
-        raise CaptureError("a function under rt.jit asked for a value: it may only build arrays; move that outside")
+        raise CaptureError(
+            "a function under rt.jit asked for a value: it may only build arrays; move that outside"
+        )
     key, inputs = normal_form(roots)
     for u in inputs:
         if u.arg[2] != device:
             moved = _copies(nodes, device)
             if moved == list(nodes):
-                raise DeviceError(f"an operand is on {u.arg[2]}, the result on {device}; use x.to_device({device!r})")
+                raise DeviceError(
+                    f"an operand is on {u.arg[2]}, the result on {device}; use x.to_device({device!r})"
+                )
             return realize(moved, device)
     plan = _find_plan(roots, key, inputs, device)
     slots = plan.run([buffers.data_of(u) for u in inputs], device)
@@ -227,7 +233,9 @@ def plan_for(roots: Sequence[UOp], device: str) -> tuple[Plan, list[UOp]]:
     key, inputs = normal_form(roots)
     for u in inputs:
         if u.arg[2] != device:
-            raise DeviceError(f"an array on {u.arg[2]} is used in a function captured on {device}; move it first")
+            raise DeviceError(
+                f"an array on {u.arg[2]} is used in a function captured on {device}; move it first"
+            )
     return _find_plan(roots, key, inputs, device), inputs
 
 
@@ -259,7 +267,7 @@ def capturing() -> Iterator[None]:
 
 
 def _copies(nodes: Sequence[UOp], device: str) -> list[UOp]:
-    """Return the graph with COPY nodes replaced by buffers on `device`, each computed on the device that it comes from."""
+    """Return the graph with COPY nodes replaced by buffers on `device`, each computed where it comes from."""
     done: dict[UOp, UOp] = {}
     for u in toposort(nodes):
         src = tuple([done[s] for s in u.src])
@@ -276,7 +284,7 @@ def _copies(nodes: Sequence[UOp], device: str) -> list[UOp]:
 
 
 def _device_of(node: UOp) -> str | None:
-    """Return the device that a graph is computed on: its nearest COPY's or its buffers'; None for constants."""
+    """Return the device that computes a graph: its nearest COPY's or its buffers'; None for constants."""
     stack, seen = [node], set()
     while stack:
         u = stack.pop()
@@ -291,10 +299,12 @@ def _device_of(node: UOp) -> str | None:
     return None
 
 
-# -- plans ----------------------------------------------------------------------------------------------------------------
+# -- plans ---------------------------------------------------------------------------------------------------
 
 
-def _make_plan(roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str, pinned: str) -> Plan:
+def _make_plan(
+    roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str, pinned: str
+) -> Plan:
     tools = toolchain(find_device(device).target)
     text = _key_text(key)
     identity = tools.identity()
@@ -405,4 +415,6 @@ def describe_binary(binary: Binary) -> dict[str, Any]:
 def _unpack(header: dict[str, Any], data: bytes) -> Binary:
     grid, block, chunks = header["launch"]
     arguments = tuple(Argument(n, k, d, tuple(s), w) for n, k, d, s, w in header["arguments"])
-    return Binary(data, header["entry"], header["target"], arguments, Launch(tuple(grid), tuple(block), chunks))
+    return Binary(
+        data, header["entry"], header["target"], arguments, Launch(tuple(grid), tuple(block), chunks)
+    )

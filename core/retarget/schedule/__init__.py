@@ -1,1 +1,1 @@
-"""From graph to kernels: which nodes are stored (`fusion`), and each stored node as loops over loads (`lower`)."""
+"""From graph to kernels: which nodes are stored (`fusion`), and each as loops over loads (`lower`)."""

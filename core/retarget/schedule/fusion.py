@@ -3,9 +3,10 @@
 Everything fuses into its consumer unless one of these holds; the reasons are kept with the decision.
 
 * It is asked for, or is a CONTIGUOUS, or the source of a COPY to another device.
-* It holds a reduction whose result would be recomputed.  A reduction's results are indexed by its *row* axes.  They
-  may be used by elementwise operations, broadcast back along axes inside the row axes, and be reduced again over
-  those axes (a softmax, a layer norm: one kernel).  Anything else that consumes them reads them from memory.
+* It holds a reduction whose result would be recomputed.  A reduction's results are indexed by its *row*
+  axes.  They may be used by elementwise operations, broadcast back along axes inside the row axes, and be
+  reduced again over those axes (a softmax, a layer norm: one kernel).  Anything else that consumes them reads
+  them from memory.
 * It is costly and would be evaluated again for each index of a broadcast axis that is not innermost.
 * It is costly and feeds several kernels.
 * The kernel would grow too deep or take too many buffers.
@@ -17,12 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..ir import ops
-from ..ir.ops import Op
 from ..ir.uop import UOp, numel, toposort
 
-#: A fused expression is cut beyond this many graph nodes on its longest path, which bounds recursion in later passes.
+#: A fused expression is cut beyond this many graph nodes on its longest path, which bounds recursion in later
+#: passes.
 MAX_DEPTH = 120
-#: Cost of an elementwise op, for deciding what may be computed twice; a library function costs ten simple ones.
+#: Cost of an elementwise op, for deciding what may be computed twice; a library function costs ten simple
+#: ones.
 CHEAP = 4
 COSTLY = 8
 #: A reduction to few results may be repeated by each consumer only below this many consumers' elements.
@@ -35,9 +37,11 @@ _LEAVES = frozenset({ops.BUFFER, ops.CONST, ops.IOTA, ops.VAR})
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A fused reduction inside an expression: its row axes (as axes of this node), and what to store to end the fusion.
+    """A fused reduction inside an expression: its row axes (as axes of this node), and what to store to end
+    the fusion.
 
-    `limit` is the size of the data that the reduction reads: nodes up to that size may be stored instead of it.
+    `limit` is the size of the data that the reduction reads: nodes up to that size may be stored instead of
+    it.
     """
 
     axes: frozenset[int]
@@ -126,7 +130,9 @@ def _decide(fusion: Fusion, roots: Sequence[UOp], max_buffers: int) -> None:
         rows[node] = None
 
     def summarize(node: UOp) -> None:
-        own = 10 if node.op in _FUNCTIONS else 1 if node.op in _ELEMENTWISE or node.op is ops.REDUCE_AXIS else 0
+        own = (
+            10 if node.op in _FUNCTIONS else 1 if node.op in _ELEMENTWISE or node.op is ops.REDUCE_AXIS else 0
+        )
         depth[node] = 1 + max([depth[s] for s in node.src])
         cost[node] = own + sum([cost[s] for s in node.src])
         found: frozenset[UOp] = frozenset()
@@ -193,7 +199,7 @@ def _decide(fusion: Fusion, roots: Sequence[UOp], max_buffers: int) -> None:
 
 
 def _axis_map(node: UOp) -> dict[int, int]:
-    """Return source axis -> axis for a RESHAPE that only adds or drops axes of length 1, else an empty map."""
+    """Return source axis -> axis for a RESHAPE that only adds or drops axes of length 1, else {}."""
     a = [(i, n) for i, n in enumerate(node.src[0].shape) if n != 1]
     b = [(i, n) for i, n in enumerate(node.shape) if n != 1]
     if [n for _, n in a] != [n for _, n in b]:
@@ -253,21 +259,34 @@ def _split_shared(fusion: Fusion) -> None:
             users.setdefault(s, []).append(node)
     cost: dict[UOp, int] = {}
     for node in fusion.order:
-        own = 10 if node.op in _FUNCTIONS else 1 if node.op in _ELEMENTWISE else 12 if node.op is ops.REDUCE_AXIS else 0
+        own = (
+            10
+            if node.op in _FUNCTIONS
+            else 1
+            if node.op in _ELEMENTWISE
+            else 12
+            if node.op is ops.REDUCE_AXIS
+            else 0
+        )
         cost[node] = own + sum(0 if s in stored or s.op in _LEAVES else cost[s] for s in node.src)
     for node in reversed(fusion.order):
         found: set[UOp] = set()
         for u in users.get(node, ()):
             found |= {u} if u in stored else sinks[u]
         sinks[node] = frozenset(found)
-        if len(found) > 1 and cost[node] > COSTLY and node not in stored and node.op in _ELEMENTWISE | {ops.REDUCE_AXIS}:
+        if (
+            len(found) > 1
+            and cost[node] > COSTLY
+            and node not in stored
+            and node.op in _ELEMENTWISE | {ops.REDUCE_AXIS}
+        ):
             shapes = {s.shape for s in found}
             if len(shapes) > 1 or not all(stored[s] == "asked for" for s in found):
                 stored[node] = "costly, and used by several kernels"
 
 
 def _group(fusion: Fusion, roots: Sequence[UOp]) -> None:
-    """Put outputs of one shape that share operands into one kernel, where no other kernel stands between them."""
+    """Put outputs of one shape that share operands into one kernel, if no other stands between them."""
     stored = fusion.stored
     direct: dict[UOp, frozenset[UOp]] = {}  # stored nodes that a node's expression reads
     for node in fusion.order:
@@ -290,7 +309,12 @@ def _group(fusion: Fusion, roots: Sequence[UOp]) -> None:
         group = [node]
         if stored[node] == "asked for" and node.op is not ops.COPY:
             for other in asked:
-                if other in taken or other is node or other.shape != node.shape or stored.get(other) != "asked for":
+                if (
+                    other in taken
+                    or other is node
+                    or other.shape != node.shape
+                    or stored.get(other) != "asked for"
+                ):
                     continue
                 together = {*group, other}
                 if not (direct[other] & direct[node] or other in direct[node] or node in direct[other]):
@@ -317,7 +341,9 @@ def _order_groups(fusion: Fusion, behind: dict[UOp, frozenset[UOp]]) -> None:
             if top in done:
                 stack.pop()
                 continue
-            waiting = [group_of[d] for n in top for d in fusion.stored if d in behind[n] and group_of[d] is not top]
+            waiting = [
+                group_of[d] for n in top for d in fusion.stored if d in behind[n] and group_of[d] is not top
+            ]
             waiting = [w for w in dict.fromkeys(waiting) if w not in done]
             if waiting:
                 stack.extend(waiting)

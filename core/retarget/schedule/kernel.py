@@ -40,7 +40,7 @@ class Kernel:
 
     @property
     def ranges(self) -> dict[str, UOp]:
-        """The ranges by name, in order of their names' numbers: output axes by position, then reduce ranges."""
+        """The ranges by name, ordered by its number: output axes by position, then reduce ranges."""
         found = {u.arg[0]: u for u in self.nodes if u.op is ops.RANGE}
         return {name: found[name] for name in sorted(found, key=lambda n: (len(n), n))}
 

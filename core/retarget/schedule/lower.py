@@ -1,9 +1,9 @@
 """A group of stored graph nodes as one kernel: an index vector is pushed from each store down to the loads.
 
-Each movement op maps the index vector (a PAD also adds a mask), each reduction opens ranges, a leaf becomes a load with
-one index per axis; movement ops vanish.  Ranges are named by position, `r0`, `r1` ...: output axes first, and a
-reduction takes the smallest name that is not free in its index vector, so that all passes of a softmax over one row
-share one range, and one split of it schedules them all.
+Each movement op maps the index vector (a PAD also adds a mask), each reduction opens ranges, a leaf becomes a
+load with one index per axis; movement ops vanish.  Ranges are named by position, `r0`, `r1` ...: output axes
+first, and a reduction takes the smallest name that is not free in its index vector, so that all passes of a
+softmax over one row share one range, and one split of it schedules them all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ from collections.abc import Mapping, Sequence
 from ..errors import InternalError
 from ..ir import dtypes, ops
 from ..ir.index import (
-    FALSE, TRUE, ZERO, all_of, combine, constant, divmod_, flatten, in_bounds, irange, ishift,
+    FALSE,
+    TRUE,
+    ZERO,
+    all_of,
+    combine,
+    constant,
+    divmod_,
+    flatten,
+    in_bounds,
+    irange,
+    ishift,
 )  # fmt: skip
 from ..ir.simplify import alu, cast, where
 from ..ir.uop import UOp, const, numel, toposort, union
@@ -53,7 +63,9 @@ class _Lowering:
         shape = self.group[0].shape
         indices: list[UOp] = []
         for n, size in enumerate(shape):
-            self.sizes[f"r{n}"] = size  # an axis of size 1 keeps its slot, so that one schedule fits every shape
+            self.sizes[f"r{n}"] = (
+                size  # an axis of size 1 keeps its slot, so that one schedule fits every shape
+            )
             indices.append(irange(size, f"r{n}"))
         idx = tuple(indices)
         stores = []
@@ -65,7 +77,7 @@ class _Lowering:
         return Kernel(tuple(stores), self.group, tuple([n for n, p in self.inputs.items() if p in used]))
 
     def fresh(self, size: int, used: frozenset[UOp]) -> UOp:
-        """Return a range with the smallest name that is neither free in the index vector nor of another size."""
+        """Return a range with the smallest name that is not free in the index vector or of another size."""
         names = {r.arg[0] for r in used}
         n = 0
         while f"r{n}" in names or self.sizes.get(f"r{n}", size) != size:
@@ -74,7 +86,7 @@ class _Lowering:
         return irange(size, f"r{n}")
 
     def value(self, node: UOp, idx: Indices, mask: UOp) -> UOp:
-        """Return `node`'s element at `idx`; where the mask is false the value does not matter, except that loads give 0."""
+        """Return `node`'s element at `idx`; where the mask is false any value will do, but loads give 0."""
         key = (node, idx, mask)
         found = self.memo.get(key)
         if found is None:
@@ -112,7 +124,9 @@ class _Lowering:
                 return self.value(src[0], idx, mask)
             case ops.EXPAND:
                 return self.value(
-                    src[0], tuple([ZERO if n == 1 else i for n, i in zip(src[0].shape, idx, strict=True)]), mask
+                    src[0],
+                    tuple([ZERO if n == 1 else i for n, i in zip(src[0].shape, idx, strict=True)]),
+                    mask,
                 )
             case ops.PERMUTE:
                 moved: list[UOp] = [ZERO] * len(idx)
@@ -120,7 +134,9 @@ class _Lowering:
                     moved[axis] = i
                 return self.value(src[0], tuple(moved), mask)
             case ops.SHRINK:
-                return self.value(src[0], tuple([ishift(i, b) for i, (b, _) in zip(idx, node.arg, strict=True)]), mask)
+                return self.value(
+                    src[0], tuple([ishift(i, b) for i, (b, _) in zip(idx, node.arg, strict=True)]), mask
+                )
             case ops.FLIP:
                 flipped = [
                     combine(((i, -1),), n - 1) if a in node.arg else i
@@ -191,7 +207,7 @@ class _Lowering:
 
 
 def reduce(op: ops.Op, value: UOp, ranges: Sequence[UOp]) -> UOp:
-    """Return REDUCE over the ranges; constant ones vanish, and terms that do not vary with a range leave its loop."""
+    """Return REDUCE over the ranges; constant ones vanish, and terms that one does not change leave it."""
     live = [r for r in ranges if r.op is ops.RANGE]
     if not live:
         return value

@@ -544,7 +544,9 @@ class LLVMRenderer(Renderer):
 
     def _has_masks(self, dtype: DType) -> bool:
         """Whether the target loads contiguous lanes under a mask: AVX2 does from 32 bits, AVX-512 always."""
-        return self.capabilities.vector_bits >= (256 if dtype.bits >= 32 else 512) and not self._too_wide(dtype)
+        return self.capabilities.vector_bits >= (256 if dtype.bits >= 32 else 512) and not self._too_wide(
+            dtype
+        )
 
     def _too_wide(self, dtype: DType) -> bool:
         """Whether a vector takes more than one register.
