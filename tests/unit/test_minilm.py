@@ -1,4 +1,4 @@
-"""The example of sentence embeddings: with random weights on every device, with the real ones on compilers."""
+"""The example of sentence embeddings: with random weights on every device, with the real ones on some."""
 
 from __future__ import annotations
 
