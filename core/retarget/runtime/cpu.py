@@ -14,14 +14,16 @@ import platform
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..errors import UnknownNameError
+from ..ir.dtypes import ARRAY_DTYPES
+from ..registry.capabilities import Capabilities, Entry, Limits, Support
 from .pool import wanted_threads
 
 __all__ = [
-    "CPU", "GENERIC", "architecture", "caches", "description", "features", "from_features", "host",
-    "identity", "memory_bytes", "name", "parse_cpuinfo", "read_caches", "target_cpu",
+    "CPU", "GENERIC", "architecture", "caches", "capabilities", "description", "features", "from_features",
+    "host", "identity", "memory_bytes", "name", "parse_cpuinfo", "read_caches", "target_cpu",
 ]  # fmt: skip
 
 #: Names of architectures as compilers spell them, where systems spell them otherwise.
@@ -35,6 +37,9 @@ _IDENTIFYING = (
     "vendor_id", "cpu family", "model", "model name", "stepping", "flags",  # x86
     "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features",  # Arm
 )  # fmt: skip
+
+_NATIVE = Entry(Support.SUPPORTED)
+_AS_FLOAT32 = Entry(Support.EMULATED, "computed in float32")
 
 
 class CPU(NamedTuple):
@@ -100,6 +105,41 @@ def from_features(architecture: str, features: AbstractSet[str]) -> CPU:
     if architecture == "aarch64":
         return CPU(architecture, 128, 32, True)
     return CPU(architecture, 128, 16, False)
+
+
+def capabilities(
+    target: str,
+    cpu: CPU,
+    functions: Mapping[str, Mapping[str, float]],
+    unroll: Literal["pragma", "replay"],
+) -> Capabilities:
+    """Return what a backend that compiles for a CPU can do, given what such backends differ in.
+
+    Floats narrower than 32 bits are stored as they are and computed in float32.
+
+    Parameters
+    ----------
+    target, functions, unroll
+        As in `Capabilities`.
+    cpu
+        What the target names.
+    """
+    return Capabilities(
+        target=target,
+        storage={d.name: _NATIVE for d in ARRAY_DTYPES},
+        arithmetic={d.name: _AS_FLOAT32 if d.is_float and d.bits < 32 else _NATIVE for d in ARRAY_DTYPES},
+        functions=functions,
+        conversions=frozenset({"float16"}) if cpu.half else frozenset(),
+        vector_bits=cpu.vector_bits,
+        vector_memory_bits=cpu.vector_bits,
+        registers=cpu.vector_registers,
+        caches=caches(),
+        axis_kinds=frozenset({"loop", "unroll", "vector", "thread"}),
+        unroll=unroll,
+        address_spaces=frozenset({"global", "local", "register"}),
+        limits=Limits(local_bytes=256 << 10),  # stack
+        threads=wanted_threads(),
+    )
 
 
 def architecture() -> str:
