@@ -49,11 +49,11 @@ class _Capture:
         fill = iter(placeholders)
         filled = [next(fill) if isinstance(a, Array) else a for a in args]
         filled_kwargs = {k: next(fill) if isinstance(v, Array) else v for k, v in kwargs.items()}
+        number = {p.node: n for n, p in enumerate(placeholders)}  # before `x += 1` gives one another node
         with capturing():
             result = function(*filled, **filled_kwargs)
         leaves: list[Array] = []
         self.rebuild = _structure(result, leaves)
-        number = {p.node: n for n, p in enumerate(placeholders)}
         roots = list(dict.fromkeys(x.node for x in leaves if x.node.op is not ops.BUFFER))
         self.device = device
         self.plan: Plan | None = None
@@ -144,13 +144,22 @@ def _structure(result: Any, leaves: list[Array]) -> Callable[[Any], Any]:
     )
 
 
+def _distinct(value: Any) -> Any:
+    """Return a key in which -0.0 is not 0.0, NaN is NaN, and 1 in a tuple is neither 1.0 nor True."""
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, tuple):
+        return tuple([(type(v), _distinct(v)) for v in value])
+    return value
+
+
 class Jit:
     """A function that is captured once for each combination of argument dtypes, shapes and other values."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self._captures: dict[Any, _Capture] = {}
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())  # a callable object keeps its attributes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         key: list[Any] = []
@@ -163,7 +172,7 @@ class Jit:
                 arrays.append(a)
                 key += (node.dtype, node.shape, node.arg[2])
             else:
-                key += (type(a), a)
+                key += (type(a), a if type(a) is not float and type(a) is not tuple else _distinct(a))
         signature = tuple(key) if not kwargs else (*key, *kwargs)
         try:
             capture = self._captures.get(signature)

@@ -218,6 +218,8 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
                 )
             return realize(moved, device)
     plan = _find_plan(roots, key, inputs, device)
+    if plan is None:  # copies of constants, or there and back; looking for them costs other graphs nothing
+        return realize(_copies(nodes, device), device)
     slots = plan.run([buffers.data_of(u) for u in inputs], device)
     done = {}
     for root, (slot, dtype, shape) in zip(roots, plan.results, strict=True):
@@ -236,14 +238,22 @@ def plan_for(roots: Sequence[UOp], device: str) -> tuple[Plan, list[UOp]]:
             raise DeviceError(
                 f"an array on {u.arg[2]} is used in a function captured on {device}; move it first"
             )
-    return _find_plan(roots, key, inputs, device), inputs
+    plan = _find_plan(roots, key, inputs, device)
+    if plan is None:
+        raise DeviceError(f"a function captured on {device} copies between devices; move that outside")
+    return plan, inputs
 
 
-def _find_plan(roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str) -> Plan:
+def _find_plan(
+    roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str
+) -> Plan | None:
+    """Return the plan for graph nodes, or None if the graph copies between devices."""
     pinned = pinned_schedule()
     full_key = (device, pinned, registry().epoch, key)
     plan: Plan | None = _plans.get(full_key)
     if plan is None:
+        if any(u.op is ops.COPY for u in toposort(roots)):
+            return None
         plan = _plans.get_or_make(full_key, lambda: _make_plan(roots, key, inputs, device, str(pinned or "")))
     return plan
 
@@ -269,18 +279,33 @@ def capturing() -> Iterator[None]:
 def _copies(nodes: Sequence[UOp], device: str) -> list[UOp]:
     """Return the graph with COPY nodes replaced by buffers on `device`, each computed where it comes from."""
     done: dict[UOp, UOp] = {}
-    for u in toposort(nodes):
-        src = tuple([done[s] for s in u.src])
-        if u.op is ops.COPY and u.arg == device:
-            source = _device_of(u.src[0])
-            if source is None:
-                done[u] = src[0]
-                continue
-            (there,) = realize([u.src[0]], source)
-            done[u] = buffers.from_numpy(buffers.to_numpy(there), device)
-        else:
+    stack = list(nodes)
+    while stack:
+        u = stack[-1]
+        if u.op is ops.COPY and u not in done:
+            if u.arg != device:
+                raise DeviceError(
+                    f"an operand is on {u.arg}, the result on {device}; use x.to_device({device!r})"
+                )
+            done[u] = _copied(u.src[0], device)  # what is behind it is the other device's business
+        waiting = [] if u in done else [s for s in u.src if s not in done]
+        if waiting:
+            stack += waiting
+            continue
+        stack.pop()
+        if u not in done:
+            src = tuple([done[s] for s in u.src])
             done[u] = u if src == u.src else u.replace(src)
     return [done[n] for n in nodes]
+
+
+def _copied(node: UOp, device: str) -> UOp:
+    """Return a buffer on `device` with the values of another's node; constants are the same everywhere."""
+    source = _device_of(node)
+    if source is None:
+        return node
+    (there,) = realize([node], source)
+    return buffers.from_numpy(buffers.to_numpy(there), device)
 
 
 def _device_of(node: UOp) -> str | None:
@@ -327,7 +352,7 @@ def _make_plan(
             sizes.append(numel(node.shape) * node.dtype.itemsize)
         return found
 
-    for _, kernel in lower_graph([_without_copy(r) for r in roots]):
+    for _, kernel in lower_graph(roots):
         kernel_key = digest("kernel", identity, pinned, str(kernel))
         _binary(kernel_key, device, functools.partial(_compile, kernel, tools))
         steps.append((kernel_key, (*[slot(n) for n in kernel.outputs], *[slot(n) for n in kernel.inputs])))
@@ -338,12 +363,6 @@ def _make_plan(
     if plan is None:
         raise InternalError("a kernel was compiled and is not there")
     return plan
-
-
-def _without_copy(node: UOp) -> UOp:
-    while node.op is ops.COPY:  # of constants: there is nothing to move
-        node = node.src[0]
-    return node
 
 
 def _stored_plan(key: str, device: str) -> Plan | None:
