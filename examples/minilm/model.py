@@ -76,7 +76,7 @@ class MiniLM:
         self.device = rt.device(device).name
 
         def array(values: np.ndarray) -> rt.Array:
-            return rt.asarray(np.ascontiguousarray(values), device=self.device)
+            return rt.asarray(values, device=self.device)
 
         def linear(*names: str) -> Linear:
             """Return layers that take one input as one layer, with (inputs, outputs) weights."""

@@ -43,7 +43,7 @@ class Case:
 
 def photo() -> Operand:
     """Return the demo's photograph, uint8 of shape (256, 256); photo.txt says where it is from."""
-    data = resources.files(__package__).joinpath("photo.pgm").read_bytes()
+    data = resources.files("retarget.demo").joinpath("photo.pgm").read_bytes()
     _, size, _, pixels = data.split(b"\n", 3)
     width, height = map(int, size.split())
     return np.frombuffer(pixels, np.uint8).reshape(height, width)
