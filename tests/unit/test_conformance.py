@@ -1,4 +1,4 @@
-"""The conformance suite itself: it finds faults, judges declarations, reports, and stays out of other test runs."""
+"""The conformance suite itself: it finds faults, judges declarations, and stays out of other test runs."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ F32 = dtypes.float32
 
 def _break_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make windows begin one element too early."""
-    right = lower.ishift
+    right = vars(lower)["ishift"]
     monkeypatch.setattr(lower, "ishift", lambda index, n: right(index, n - (n > 0)))
 
 
-# -- random graphs ---------------------------------------------------------------------------------------------
+# -- random graphs ------------------------------------------------------------------------------------------
 
 
 def test_graphs_depend_on_the_seed_alone() -> None:
@@ -46,7 +46,7 @@ def test_graphs_depend_on_the_seed_alone() -> None:
 
 
 def test_graphs_cover_the_graph_ops() -> None:
-    met = {u.op for seed in range(250) for u in generate(seed, 20).nodes}
+    met = {u.op for seed in range(500) for u in generate(seed, 20).nodes}
     wanted = {o for o in ops.OPS.values() if "g" in o.levels} - {ops.VAR, ops.COPY, ops.CONTIGUOUS}
     assert wanted <= met, f"never generated: {sorted(o.name for o in wanted - met)}"
 
@@ -88,10 +88,12 @@ def test_minimize_keeps_what_fails() -> None:
     z = UOp(ops.REDUCE_AXIS, F32, (UOp(ops.SQRT, F32, (y,)),), (ops.ADD, (1,)))
     graph = Graph((z, y), {x: np.ones((6, 4), np.float32)})
     small = minimize(graph, lambda g: any(u.op is ops.EXP for u in g.nodes))
-    assert dump(small.roots) == dump(parse('%0 = BUFFER float32 (0, (1, 1), "test:0")\n%1 = EXP float32 %0\nreturn (%1,)'))
+    assert dump(small.roots) == dump(
+        parse('%0 = BUFFER float32 (0, (1, 1), "test:0")\n%1 = EXP float32 %0\nreturn (%1,)')
+    )
 
 
-# -- bounds ----------------------------------------------------------------------------------------------------
+# -- bounds -------------------------------------------------------------------------------------------------
 
 
 def _bound_of(op: ops.Op, *values: float) -> float:
@@ -120,7 +122,9 @@ def test_cancellation_widens_the_bound() -> None:
 
 def test_a_comparison_that_rounding_may_swap_has_no_bound() -> None:
     x = placeholder(0, F32, (2,))
-    less = UOp(ops.CMPLT, dtypes.bool_, (UOp(ops.EXP, F32, (x,)), UOp(ops.EXP, F32, (UOp(ops.NEG, F32, (x,)),))))
+    less = UOp(
+        ops.CMPLT, dtypes.bool_, (UOp(ops.EXP, F32, (x,)), UOp(ops.EXP, F32, (UOp(ops.NEG, F32, (x,)),)))
+    )
     _, (bound,) = evaluate([less], {x: np.array([0.0, 1.0], np.float32)})
     assert list(bound) == [math.inf, 0.0]
 
@@ -144,13 +148,15 @@ def test_mismatches_see_nan_infinity_and_single_bits() -> None:
 
 def test_most_of_the_matrix_has_bounds() -> None:
     for case in cases(ARRAY_DTYPES):
-        if case.name.startswith(("alu/", "cast/", "reduce/", "movement/", "gather/")) and not case.name.startswith("alu/POW"):
+        if case.name.startswith(
+            ("alu/", "cast/", "reduce/", "movement/", "gather/")
+        ) and not case.name.startswith("alu/POW"):
             graph = case.make()
             _, bounds = evaluate(graph.roots, graph.data)
             assert sum(np.isinf(b).sum() for b in bounds) <= 0.3 * sum(b.size for b in bounds), case.name
 
 
-# -- levels and declarations -----------------------------------------------------------------------------------
+# -- levels and declarations --------------------------------------------------------------------------------
 
 
 def test_level_0_of_every_backend_in_the_tree(tmp_path: Path) -> None:
@@ -207,7 +213,6 @@ def test_a_claim_without_an_executed_check_fails(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_batch_that_fails_blames_the_right_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    suite = Suite("llvm", 3)
     right = Suite._execute_case
 
     def execute(self: Suite, case: object) -> None:
@@ -216,6 +221,7 @@ def test_a_batch_that_fails_blames_the_right_case(monkeypatch: pytest.MonkeyPatc
         right(self, case)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Suite, "_execute_case", execute)
+    suite = Suite("llvm", 3)
     assert suite.result("L3/alu/SUB/int16").status == FAILED
     assert suite.result("L3/alu/ADD/int16").status == PASSED
 
@@ -234,18 +240,27 @@ def test_a_report_without_results_is_no_pass() -> None:
         empty.check()
 
 
-# -- pytest ----------------------------------------------------------------------------------------------------
+# -- pytest -------------------------------------------------------------------------------------------------
 
 
 def _pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "retarget.conformance"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--pyargs",
+        "retarget.conformance",
+    ]
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_pytest_runs_the_levels_of_a_device() -> None:
-    done = _pytest("--retarget-device", "llvm", "--retarget-level", "0", "-v")
+    done = _pytest("--retarget-device", "llvm", "--retarget-level", "0", "-vvv")
     assert done.returncode == 0, done.stdout
-    assert "[L0/manifest/valid]" in done.stdout
+    assert "L0/manifest/valid" in done.stdout
 
 
 def test_pytest_collects_nothing_without_a_device() -> None:

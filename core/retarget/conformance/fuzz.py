@@ -114,12 +114,14 @@ def check(
     return None
 
 
-def random_choice(seed: int, device: str, statistics: Statistics | None = None) -> Choose:
+def random_choice(
+    seed: int, device: str, statistics: Statistics | None = None, stages: bool = False
+) -> Choose:
     """Return a chooser of random legal schedules, the same for the same seed and kernel."""
     caps = pipeline.toolchain(registry.device(device).target).capabilities
 
     def choose(kernel: Kernel) -> Schedule:
-        schedule, refused = legal_schedule(kernel, f"{seed} {','.join(kernel.ranges)}", caps)
+        schedule, refused = legal_schedule(kernel, f"{seed} {','.join(kernel.ranges)}", caps, stages=stages)
         if statistics is not None:
             statistics.illegal += refused
         return schedule
@@ -127,11 +129,11 @@ def random_choice(seed: int, device: str, statistics: Statistics | None = None) 
     return choose
 
 
-def reduce_failure(failure: Failure, device: str, seed: int | None = None) -> Failure:
+def reduce_failure(failure: Failure, device: str, seed: int | None = None, stages: bool = False) -> Failure:
     """Return a smaller failure of the same kind; `seed`: random schedules were used."""
     choosers: list[Choose | None] = [None]
     if seed is not None:
-        choosers = [random_choice(s, device) for s in (seed, 1, 2, 3, 4)]
+        choosers = [random_choice(s, device, stages=stages) for s in (seed, 1, 2, 3, 4)]
     found = failure
 
     def fails(graph: Graph) -> bool:
@@ -156,6 +158,7 @@ def fuzz(
     seeds: Sequence[int],
     *,
     schedules: bool = False,
+    stages: bool = False,
     size: int = 16,
     reduce: bool = True,
     statistics: Statistics | None = None,
@@ -171,6 +174,8 @@ def fuzz(
         One graph each.
     schedules
         Whether kernels run under random schedules.
+    stages
+        Whether those have stages.
     size
         Functions in a graph.
     reduce
@@ -183,10 +188,10 @@ def fuzz(
     named = usable_dtypes(device)
     for seed in seeds:
         graph = generate(seed, size, named)
-        choose = random_choice(seed, device, statistics) if schedules else None
+        choose = random_choice(seed, device, statistics, stages) if schedules else None
         failure = check(graph, device, choose, statistics)
         if failure is not None:
-            yield reduce_failure(failure, device, seed if schedules else None) if reduce else failure
+            yield reduce_failure(failure, device, seed if schedules else None, stages) if reduce else failure
         advance()
 
 
@@ -202,6 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first graph's seed (default: 0)")
     parser.add_argument("--size", type=int, default=16, help="functions in a graph (default: 16)")
     parser.add_argument("--schedules", action="store_true", help="run kernels under random schedules")
+    parser.add_argument("--stages", action="store_true", help="the same, with stages in the schedules")
     parser.add_argument("--keep", action="store_true", help="print failing graphs as they are, not reduced")
     options: Any = parser.parse_args(arguments)
     from rich.console import Console
@@ -215,7 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         task = progress.add_task(f"graphs on {device}", total=options.count)
         seeds = range(options.seed, options.seed + options.count)
         for failure in fuzz(
-            device, seeds, schedules=options.schedules, size=options.size, reduce=not options.keep,
+            device, seeds, schedules=options.schedules or options.stages, stages=options.stages,
+            size=options.size, reduce=not options.keep,
             statistics=statistics, advance=lambda: progress.advance(task),
         ):  # fmt: skip
             failures += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from ..errors import InternalError
 from ..ir import ops
@@ -108,7 +109,7 @@ def _shortened(graph: Graph, length: int, shorter: int) -> Graph | None:
     data: dict[UOp, Values] = {}
     for u in graph.nodes:
         src = tuple([done[s] for s in u.src])
-        arg = u.arg
+        arg: Any = u.arg
         if u.op is ops.BUFFER:
             shape = _swap(u.shape, length, shorter)
             done[u] = placeholder(u.arg[0], u.dtype, shape)

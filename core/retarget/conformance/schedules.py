@@ -1,5 +1,6 @@
 """Random legal schedules of a kernel: splits that divide and splits that do not, every axis kind, any order,
-sometimes a stage."""
+and stages where they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from ..schedule.kernel import Kernel
 _WIDTHS = (2, 4, 8, 16)
 
 
-def random_schedule(kernel: Kernel, rng: random.Random, capabilities: Capabilities) -> Schedule:
+def random_schedule(
+    kernel: Kernel, rng: random.Random, capabilities: Capabilities, stages: bool = False
+) -> Schedule:
     """Return a schedule that may or may not be legal for a kernel."""
     reduced = {r for u in kernel.nodes if u.op is ops.REDUCE for r in u.src[1:]}
     kinds = [k for k in ("unroll", "vector") if k in capabilities.axis_kinds]
@@ -32,7 +35,8 @@ def random_schedule(kernel: Kernel, rng: random.Random, capabilities: Capabiliti
         axes = [Axis(f"{name}o")]
         size = range_size(r)
         if rng.random() < 0.7:
-            kind = rng.choice([*kinds, "loop", *(["own"] if r in reduced else [])])
+            own: list[str] = ["own"] if r in reduced else []
+            kind = rng.choice([*kinds, "loop", *own])
             if kind == "vector" and vector_left:
                 axes.append(Axis(f"{name}v", rng.choice(_WIDTHS), "vector"))
                 vector_left = rng.random() < 0.2
@@ -51,7 +55,7 @@ def random_schedule(kernel: Kernel, rng: random.Random, capabilities: Capabiliti
             names.append(name)
     rng.shuffle(names)
     order = names[: rng.randint(0, len(names))] if rng.random() < 0.5 else names
-    return Schedule.of(splits, order, _stages(kernel, rng, names, capabilities))
+    return Schedule.of(splits, order, _stages(kernel, rng, names, capabilities) if stages else ())
 
 
 def _stages(kernel: Kernel, rng: random.Random, names: list[str], capabilities: Capabilities) -> list[Stage]:
@@ -70,12 +74,12 @@ def _stages(kernel: Kernel, rng: random.Random, names: list[str], capabilities: 
 
 
 def legal_schedule(
-    kernel: Kernel, seed: int | str, capabilities: Capabilities, attempts: int = 20
+    kernel: Kernel, seed: int | str, capabilities: Capabilities, attempts: int = 20, stages: bool = False
 ) -> tuple[Schedule, int]:
     """Return the first legal one of some random schedules, and how many illegal ones came before."""
     rng = random.Random(seed)
     for refused in range(attempts):
-        schedule = random_schedule(kernel, rng, capabilities)
+        schedule = random_schedule(kernel, rng, capabilities, stages)
         try:
             linearize(apply_schedule(kernel, schedule), capabilities)
         except (ScheduleError, UnknownNameError):

@@ -8,8 +8,8 @@ from .suite import Suite
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    config = metafunc.config
-    suite = Suite(config.getoption("--retarget-device"), config.getoption("--retarget-level"))
+    options = metafunc.config.option
+    suite = Suite(options.retarget_device, options.retarget_level)
     metafunc.parametrize(("suite", "check"), [(suite, id) for id in suite.ids()], ids=suite.ids())
 
 
