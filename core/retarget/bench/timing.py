@@ -11,7 +11,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+from ..runtime import cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +85,9 @@ def environment(packages: Sequence[str] = ()) -> dict[str, object]:
             continue
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "machine": f"{_processor()}, {cores} cores",
+        "machine": f"{cpu.name()}, {cores} cores",
         "system": platform.platform(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": versions,
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

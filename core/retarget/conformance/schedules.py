@@ -16,6 +16,7 @@ from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
 
 _WIDTHS = (2, 4, 8, 16)
+_LETTERS = {"loop": "l", "unroll": "u", "own": "a"}
 
 
 def random_schedule(
@@ -41,7 +42,7 @@ def random_schedule(
                 axes.append(Axis(f"{name}v", rng.choice(_WIDTHS), "vector"))
                 vector_left = rng.random() < 0.2
             elif kind != "vector":
-                axes.append(Axis(f"{name}{kind[0]}", rng.choice((2, 3, 4, min(size, 5))), kind))
+                axes.append(Axis(f"{name}{_LETTERS[kind]}", rng.choice((2, 3, 4, min(size, 5))), kind))
             if rng.random() < 0.4:
                 inner = rng.choice(["loop", *[k for k in kinds if k != "vector"]])
                 axes.insert(1, Axis(f"{name}x", rng.choice((2, 3, 4)), inner))
