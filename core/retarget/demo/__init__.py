@@ -71,7 +71,10 @@ def run(
     for r in problems:
         console.print(f"{r.device}, {r.case.name}: {r.problem}", style="red", markup=False, soft_wrap=True)
     if not problems:
-        console.print(f"Everything equals NumPy in float64 within {TOLERANCE:g} of the largest value.")
+        console.print(
+            f"Everything equals NumPy in float64 (errors are relative to the largest value; {TOLERANCE:g} is allowed).",
+            soft_wrap=True,
+        )
     _print_source(console, shown, found[0])
     return not problems
 
@@ -80,10 +83,10 @@ def _print_table(console: Console, results: Sequence[Result]) -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for name in ("device", "kernel", "size"):
         table.add_column(name, no_wrap=True)
-    for name in ("max error", "ms", "rate", "NumPy ms"):
+    for name in ("error", "ms", "rate", "NumPy ms"):
         table.add_column(name, justify="right", no_wrap=True)
     device = ""
     for r in results:
