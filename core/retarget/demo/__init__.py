@@ -72,7 +72,8 @@ def run(
         console.print(f"{r.device}, {r.case.name}: {r.problem}", style="red", markup=False, soft_wrap=True)
     if not problems:
         console.print(
-            f"Everything equals NumPy in float64 (errors are relative to the largest value; {TOLERANCE:g} is allowed).",
+            "Everything equals NumPy in float64 "
+            f"(errors are relative to the largest value; {TOLERANCE:g} is allowed).",
             soft_wrap=True,
         )
     _print_source(console, shown, found[0])
