@@ -122,6 +122,9 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
         for name in schedule.order:  # an axis of size 1 has no loop: it stands where the one before it does
             here = position.setdefault(name, here)
         scheduled.stores, scheduled.stages = apply_stages(schedule.stages, stores, position, order)
+        threads = [r.arg[0] for r in order if r.arg[2] == "thread"]
+        if threads and any(not stage.kept and stage.at < 0 for stage in scheduled.stages):
+            raise ScheduleError(f"a tile at top would be filled outside of the thread axis {threads[0]}")
     return scheduled
 
 
