@@ -77,8 +77,8 @@ def special_values(dtype: DType) -> Values:
         return np.array(values_f).astype(plain if plain.itemsize > 4 else np.float32).astype(plain)
 
 
-def cases(named: Sequence[DType], *, small: bool = False) -> Iterator[Case]:
-    """Yield every case for a target with the dtypes `named`; `small`: fewer random graphs, for slow ones."""
+def cases(named: Sequence[DType]) -> Iterator[Case]:
+    """Yield every case for a target that has the dtypes `named`."""
     for dtype in named:
         yield from _elementwise(dtype)
     yield from _constants(named)
@@ -88,7 +88,7 @@ def cases(named: Sequence[DType], *, small: bool = False) -> Iterator[Case]:
     yield from _movement([d for d in named if d.name in _MOVED])
     yield from _fused([d for d in named if d.kind == "float" and d.bits >= 16])
     yield from _shapes()
-    yield from _random(named, 12 if small else 32)
+    yield from _random(named, 32)
 
 
 # -- elementwise --------------------------------------------------------------------------------------------

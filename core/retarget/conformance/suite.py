@@ -133,8 +133,7 @@ class Suite:
         if self.level == 0:
             return
         named = self._dtypes()
-        slow = not self.capabilities.vector_bits or self.plugin.name == "numpy"
-        graphs = list(cases(named, small=slow))
+        graphs = list(cases(named))
         programs = list(handmade(self.capabilities))
         for level, run_graph, run_handmade in (
             (1, self._render_case, self._render_program), (2, self._compile_case, self._compile_program),
