@@ -60,6 +60,19 @@ GRAPHS: dict[str, tuple[str, str | None]] = {
         """,
         "r0=r0o,r0v/2:v; order=r0o,r0v",
     ),
+    # A literal made a 64-bit scalar another type than the lanes of the vector beside it.
+    "wide-literal-beside-a-vector": (
+        f"""
+        %0 = BUFFER int64 (0, (1, 1), "{NOWHERE}")
+        %1 = PAD int64 %0 ((0, 0), (1, 0))
+        %2 = RESHAPE int64 %1 (1, 2, 1)
+        %3 = EXPAND int64 %2 (1, 2, 2)
+        %4 = BUFFER int64 (1, (1, 2, 2), "{NOWHERE}")
+        %5 = ADD int64 %3 %4
+        return (%5,)
+        """,
+        "r1=r1o:t,r1l/2; r2=r2o,r2x/2:u,r2v/2:v; order=r2x,r2v,r2o",
+    ),
 }
 
 

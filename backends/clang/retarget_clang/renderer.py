@@ -183,9 +183,10 @@ class ClangRenderer(CFamilyRenderer):
             if uop.dtype.kind == "bool":
                 return Code(self.mask(ctx, Code("", bare=scalar), lanes, 32), mask=32, bare=scalar)
             text = f"{vectors.splat(ctx, self.scalar_tag(uop.dtype), lanes)}({bare(value)})"
-            # A narrow scalar may have been promoted to int, which compilers refuse beside a vector of narrow
-            # lanes.
-            return Code(text, bare=scalar if self.carrier(uop.dtype).bits >= 32 else None)
+            # A narrow scalar may have been promoted to int, and one of 64 bits to long long by a literal in
+            # it; compilers refuse both beside a vector of the type itself.
+            promoted = self.carrier(uop.dtype).bits < 32 or ("LL" in value and uop.src[0].op is not ops.CONST)
+            return Code(text, bare=None if promoted else scalar)
         if uop.op is ops.GEP and lanes > 1:
             if not value.isidentifier():
                 value = self.bind(ctx, uop.src[0], value)
