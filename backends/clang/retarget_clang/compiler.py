@@ -218,15 +218,21 @@ def _numbered_clangs() -> dict[int, str]:
     found: dict[int, str] = {}
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         try:
-            names = sorted(entry.name for entry in Path(folder).iterdir())
+            numbers = _clangs_in(folder, Path(folder).stat().st_mtime_ns)
         except OSError:
             continue  # PATH may name folders that do not exist or cannot be read
-        for name in names:
-            number = re.fullmatch(r"clang-(\d+)", name)
+        for number, name in numbers:
             path = str(Path(folder, name))
-            if number and os.access(path, os.X_OK):
-                found.setdefault(int(number[1]), path)
+            if os.access(path, os.X_OK):
+                found.setdefault(number, path)
     return found
+
+
+@functools.lru_cache(maxsize=256)
+def _clangs_in(folder: str, mtime: int) -> tuple[tuple[int, str], ...]:
+    """Return (NN, name) of the files called clang-NN in a folder; `mtime` is when it last changed."""
+    names = sorted(entry.name for entry in Path(folder).iterdir())
+    return tuple((int(match[1]), match[0]) for name in names if (match := re.fullmatch(r"clang-(\d+)", name)))
 
 
 def _ziglang() -> str | None:
