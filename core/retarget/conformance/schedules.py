@@ -16,6 +16,8 @@ from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
 
 _WIDTHS = (2, 4, 8, 16)
+#: Most copies of a loop body that unrolling makes: compilers take minutes for some hundreds.
+_UNROLLED = 24
 _LETTERS = {"loop": "l", "unroll": "u", "own": "a"}
 
 
@@ -54,12 +56,30 @@ def random_schedule(
             names += [a.name for a in axes if a.kind != "thread"]
         else:
             names.append(name)
+    splits = _tamed(splits)
     rng.shuffle(names)
     order = names[: rng.randint(0, len(names))] if rng.random() < 0.5 else names
-    return Schedule.of(splits, order, _stages(kernel, rng, names, capabilities) if stages else ())
+    chosen = _stages(kernel, rng, names, capabilities) if stages else []
+    return Schedule.of(splits, order, chosen)
 
 
-def _stages(kernel: Kernel, rng: random.Random, names: list[str], capabilities: Capabilities) -> list[Stage]:
+def _tamed(splits: list[tuple[str, list[Axis]]]) -> list[tuple[str, list[Axis]]]:
+    """Return the splits with ordinary loops for what would unroll to more than `_UNROLLED` copies of a body."""
+    copies, found = 1, []
+    for name, axes in splits:
+        kept = []
+        for a in axes:
+            if a.kind in ("unroll", "own"):
+                copies *= a.size or 1
+                a = a if copies <= _UNROLLED else Axis(a.name, a.size)
+            kept.append(a)
+        found.append((name, kept))
+    return found
+
+
+def _stages(
+    kernel: Kernel, rng: random.Random, names: list[str], capabilities: Capabilities
+) -> list[Stage]:
     """Return at most one stage: of a parameter that is read, or of an expression."""
     if rng.random() < 0.6 or not names:
         return []
