@@ -64,7 +64,7 @@ def random_schedule(
 
 
 def _tamed(splits: list[tuple[str, list[Axis]]]) -> list[tuple[str, list[Axis]]]:
-    """Return the splits with ordinary loops for what would unroll to more than `_UNROLLED` copies of a body."""
+    """Return the splits with ordinary loops for what would unroll to too many copies of a body."""
     copies, found = 1, []
     for name, axes in splits:
         kept = []
