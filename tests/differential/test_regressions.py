@@ -60,6 +60,16 @@ GRAPHS: dict[str, tuple[str, str | None]] = {
         """,
         "r0=r0o,r0v/2:v; order=r0o,r0v",
     ),
+    # A chain of 64 squares, each used twice, was written in place: 2**64 copies of the text.
+    "scalar-integer-power": (
+        f"""
+        %0 = BUFFER int64 (0, (5,), "{NOWHERE}")
+        %1 = BUFFER int64 (1, (5,), "{NOWHERE}")
+        %2 = POW int64 %0 %1
+        return (%2,)
+        """,
+        "r0=r0o,r0l/2",
+    ),
     # A literal made a 64-bit scalar another type than the lanes of the vector beside it.
     "wide-literal-beside-a-vector": (
         f"""

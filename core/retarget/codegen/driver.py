@@ -315,7 +315,7 @@ class _Driver:
         """
         uses = [0] * len(self.uops)
         deeper = [False] * len(self.uops)
-        size = [1] * len(self.uops)
+        operands: list[list[int]] = [[] for _ in self.uops]
         latest: list[dict[UOp, int]] = [{}]
         for n, u in enumerate(self.uops):
             if u.op in _CLOSES:
@@ -326,24 +326,27 @@ class _Driver:
                     at = latest[level].get(s)
                     if at is not None:
                         uses[at] += 1
-                        size[n] += size[at]
+                        operands[n].append(at)
                         if level < len(latest) - 1:
                             deeper[at] = True
                         break
             latest[-1][u] = n
             if u.op in _OPENS:
                 latest.append({})
-            if u.op not in _NEVER_NAMED and size[n] > 12:
-                size[n] = 1 if uses[n] != 1 else size[n]
         named = []
+        size = [1] * len(self.uops)  # of the text where the value is used
         for n, u in enumerate(self.uops):
+            written = 1 + sum([size[at] for at in operands[n]])
             is_index = u.dtype.kind in ("int", "uint") and u.dtype.lanes == 1 and u.op in ops.ALU_OPS
             if u.op in _NEVER_NAMED or u.op in _STATEMENTS or u.op is ops.BROADCAST:
-                named.append(False)
+                name = False
             elif is_index:
-                named.append(uses[n] > 1 and size[n] > 7)
+                name = (uses[n] > 1 and written > 7) or written > 40
             else:
-                named.append(uses[n] != 1 or deeper[n] or size[n] > 40)
+                name = uses[n] != 1 or deeper[n] or written > 40
+            if not (name or u.op in _NEVER_NAMED):
+                size[n] = written
+            named.append(name)
         return named
 
 
