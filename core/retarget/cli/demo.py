@@ -21,4 +21,4 @@ def demo(devices: tuple[str, ...]) -> None:
 
     names = [registry.device(name).name for name in devices] or [device.name for device in registry.devices()]
     if not product.run(names, console=console()):
-        raise SystemExit(1)
+        raise click.exceptions.Exit(1)
