@@ -8,7 +8,6 @@ lowering of the same graphs is measured in the same run, in turn with ours.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shutil
@@ -94,9 +93,9 @@ def lowering(device: str, repeat: int, tinygrad_python: str | None = None) -> li
     for round_ in range(rounds):
         span = range(round_ * repeat // rounds, (round_ + 1) * repeat // rounds)
         for case in LOWERING:
-            ours[case] += [_lower(case, n, device, target) for n in [span.start, *span]][
-                1:
-            ]  # the first warms up
+            for n in range(_WARM_UP):
+                _lower(case, _OTHER + _WARM_UP * round_ + n, device, target)
+            ours[case] += [_lower(case, n, device, target) for n in span]
         if tinygrad_python:
             version, found = _tinygrad(tinygrad_python, span)
             for case, seconds in found.items():
@@ -110,6 +109,13 @@ def lowering(device: str, repeat: int, tinygrad_python: str | None = None) -> li
         for case, (_, goal) in LOWERING.items()
     ]  # fmt: skip
 
+
+_WARM_UP = 3
+"""Repetitions that are not counted, each time that lowering is measured in a new process or after another
+one."""
+
+_OTHER = 1000
+"""The first of their numbers, so that no counted repetition has the shapes of one of them."""
 
 _names = iter(range(1 << 40, 1 << 41))
 
@@ -142,7 +148,6 @@ def _lower(case: str, repetition: int, device: str, target: str) -> float:
 
     tools = toolchain(target)
     graph = _build(case, repetition, device).node
-    gc.collect()
     start = time.perf_counter()
     for _, kernel in lower_graph([graph]):
         source_of(program_of(kernel, tools), tools)
@@ -150,8 +155,11 @@ def _lower(case: str, repetition: int, device: str, target: str) -> float:
 
 
 def _tinygrad(python: str, repetitions: range) -> tuple[str, dict[str, list[float]]]:
-    """Run tinygrad's lowering of the same shapes in its own interpreter; its first of each warms up."""
-    wanted = {case: [shapes(case, n) for n in [1000, *repetitions]] for case in LOWERING}
+    """Run tinygrad's lowering of the same shapes in its own interpreter; the first of each case warm up."""
+    wanted = {
+        case: [shapes(case, n) for n in [*range(_OTHER, _OTHER + _WARM_UP), *repetitions]]
+        for case in LOWERING
+    }
     environment = {**os.environ, "DEV": "CPU", "PARALLEL": "0", "CCACHE": "0"}
     if shutil.which("clang") is None and "CC" not in environment:  # it compiles its helpers at start
         compilers = [
@@ -160,7 +168,11 @@ def _tinygrad(python: str, repetitions: range) -> tuple[str, dict[str, list[floa
         environment["CC"] = compilers[0] if compilers else "cc"
     script = Path(__file__).with_name("tinygrad_lowering.py")
     result = subprocess.run(
-        [python, str(script)], input=json.dumps(wanted), capture_output=True, text=True, env=environment
+        [python, str(script), str(_WARM_UP)],
+        input=json.dumps(wanted),
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     if result.returncode:
         from ..errors import UserError

@@ -1,7 +1,8 @@
 """Time tinygrad's lowering from graph to source; run by an interpreter that has tinygrad, prints JSON.
 
 Written for the interface of tinygrad 0.14.  Nothing of Retarget is imported: the shapes come on standard
-input as {case: [[shape, ...] for each repetition]}.
+input as {case: [[shape, ...] for each repetition]}, and the argument says how many of the first are not
+counted.
 """
 
 import json
@@ -37,6 +38,7 @@ def main() -> None:
                 kernels += 1
         return kernels
 
+    warm_up = int(sys.argv[1])
     result = {}
     for case, repetitions in json.load(sys.stdin).items():
         times = []
@@ -47,7 +49,7 @@ def main() -> None:
             if lower(expression) == 0:
                 raise RuntimeError(f"tinygrad lowered no kernel for {case}")
             times.append(time.perf_counter() - start)
-        result[case] = times[1:] or times
+        result[case] = times[warm_up:]
         print(f"{case}: {statistics.median(times) * 1e3:.1f} ms", file=sys.stderr)
     json.dump({"version": version("tinygrad"), "seconds": result}, sys.stdout)
 
