@@ -174,9 +174,7 @@ def test_a_split_of_a_symbolic_reduction_is_masked(schedule: str, fold: str) -> 
             assert f(rt.asarray(x, device="llvm")).item() == getattr(np, fold)(x)
 
 
-def test_a_plan_comes_from_the_disk_for_any_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_comes_from_the_disk_for_any_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RETARGET_CACHE_DIR", str(tmp_path))
     f = rt.jit(lambda x: rt.sum(x * 3, axis=1), symbolic={"x": ROWS})
     assert f(rt.asarray(np.ones((3, 4)))).tolist() == [12.0] * 3

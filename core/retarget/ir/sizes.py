@@ -154,7 +154,7 @@ def _divmod(a: Any, b: Any) -> Any:
         else:
             return _size(combine(pairs)), 0
     raise ShapeError(
-        f"{size_text(a)} divided by {size_text(b)} is no size; a multiple of it that is known as one would be"
+        f"{size_text(a)} divided by {size_text(b)} is no size; only a multiple of it can be divided"
     )
 
 

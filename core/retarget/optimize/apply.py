@@ -157,13 +157,12 @@ def _split(r: UOp, axes: Sequence[Axis]) -> tuple[UOp, list[UOp], UOp]:
     return new, [d for d in digits if d.op is ops.RANGE], mask
 
 
-def _split_symbolic(
-    r: UOp, axes: Sequence[Axis], sizes: list[int], given: int
-) -> tuple[UOp, list[UOp], UOp]:
+def _split_symbolic(r: UOp, axes: Sequence[Axis], sizes: list[int], given: int) -> tuple[UOp, list[UOp], UOp]:
     """Split a range whose size is bound at launch; `sizes` are those of its axes at its largest.
 
-    Only the axis whose size follows from the others can follow the range's, and not if it is a thread axis, whose
-    pieces are counted beforehand.  A mask keeps out what is beyond the range, unless that axis is all there is.
+    Only the axis whose size follows from the others can follow the range's, and not if it is a thread axis,
+    whose pieces are counted beforehand.  A mask keeps out what is beyond the range, unless that axis is all
+    there is.
     """
     size = r.src[0]
     digits = []

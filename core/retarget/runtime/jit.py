@@ -243,7 +243,7 @@ class SymbolicJit(Jit):
             if found is None or found.kind in (found.VAR_POSITIONAL, found.VAR_KEYWORD):
                 raise UnknownNameError("parameter", parameter, self._signature.parameters)
             if not (type(lowest) is int and type(highest) is int and 1 <= lowest <= highest):
-                raise ShapeError(f"the bounds of {name!r} are {lowest}, {highest}; give 1 <= lowest <= highest")
+                raise ShapeError(f"{name!r} has the bounds {lowest}, {highest}; give 1 <= lowest <= highest")
             if not (name.isascii() and name.isidentifier()):
                 raise ShapeError(f"the variable {name!r} needs a name of letters, digits and underscores")
             size = UOp(ops.VAR, dtypes.index, (), (f"size_{name}", lowest, highest))
@@ -283,8 +283,8 @@ class SymbolicJit(Jit):
             bound = self._bound.get(bound_key)
         except TypeError as error:
             raise DTypeError(
-                f"{self.function.__name__} was called with an argument that is neither an array nor hashable; pass "
-                f"NumPy arrays through rt.asarray ({error})"
+                f"{self.function.__name__} was called with an argument that is neither an array nor hashable; "
+                f"pass NumPy arrays through rt.asarray ({error})"
             ) from None
         if bound is None:
             capture = self._captures.get(signature)
@@ -303,7 +303,7 @@ class SymbolicJit(Jit):
         shown = name.removeprefix("size_")
         if value is None:
             raise ShapeError(
-                f"{self.function.__name__}: {parameter} gives {shown!r}, so it is an int or an array with axes"
+                f"{self.function.__name__}: {parameter} gives {shown!r}; pass an int or an array with axes"
             )
         if not lowest <= value <= highest:
             raise ShapeError(
@@ -328,9 +328,9 @@ def jit(function: Callable[..., Any], *, symbolic: Mapping[str, tuple[str, int, 
         values they have then.
     symbolic
         For parameters, by name, the variable that they give and its inclusive bounds:
-        `{"x": ("n", 1, 4096)}`.  It is the length of an array's leading axis, or the value of an int, which the
-        function sees as a size without a value.  One capture serves every value.  Parameters that give the same
-        variable have to agree at each call.
+        `{"x": ("n", 1, 4096)}`.  It is the length of an array's leading axis, or the value of an int, which
+        the function sees as a size without a value.  One capture serves every value.  Parameters that give the
+        same variable have to agree at each call.
 
     Raises
     ------

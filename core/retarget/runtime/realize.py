@@ -250,7 +250,7 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
 
 
 def _unbound() -> ShapeError:
-    return ShapeError("an array whose size is only bound at launch is computed outside rt.jit(f, symbolic=...)")
+    return ShapeError("an array of a size bound at launch is computed outside rt.jit(f, symbolic=...)")
 
 
 def plan_for(roots: Sequence[UOp], device: str, symbolic: bool = False) -> tuple[Plan, list[UOp]]:
