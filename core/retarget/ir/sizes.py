@@ -117,8 +117,8 @@ def _below(a: Any, b: Any) -> Any:
     if difference.vmin >= 0:
         return False
     raise ShapeError(
-        f"whether {size_text(a)} < {size_text(b)} depends on {' and '.join(variables_of(difference))}, which is "
-        "only bound at launch; narrow its bounds, or use a size known now"
+        f"whether {size_text(a)} < {size_text(b)} depends on {' and '.join(variables_of(difference))}, "
+        "which is only bound at launch; narrow its bounds, or use a size known now"
     )
 
 
@@ -154,7 +154,7 @@ def _divmod(a: Any, b: Any) -> Any:
         else:
             return _size(combine(pairs)), 0
     raise ShapeError(
-        f"{size_text(a)} divided by {size_text(b)} is no size; only a multiple of it can be divided"
+        f"{size_text(a)} divided by {size_text(b)} is no size known now"
     )
 
 

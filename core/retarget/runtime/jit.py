@@ -283,7 +283,7 @@ class SymbolicJit(Jit):
             bound = self._bound.get(bound_key)
         except TypeError as error:
             raise DTypeError(
-                f"{self.function.__name__} was called with an argument that is neither an array nor hashable; "
+                f"{self.function.__name__} was called with an argument that is neither array nor hashable; "
                 f"pass NumPy arrays through rt.asarray ({error})"
             ) from None
         if bound is None:
@@ -329,8 +329,8 @@ def jit(function: Callable[..., Any], *, symbolic: Mapping[str, tuple[str, int, 
     symbolic
         For parameters, by name, the variable that they give and its inclusive bounds:
         `{"x": ("n", 1, 4096)}`.  It is the length of an array's leading axis, or the value of an int, which
-        the function sees as a size without a value.  One capture serves every value.  Parameters that give the
-        same variable have to agree at each call.
+        the function sees as a size without a value.  One capture serves every value.  Parameters that give
+        the same variable have to agree at each call.
 
     Raises
     ------
