@@ -19,6 +19,7 @@ from ..errors import CopyError, DeviceError, DTypeError, ShapeError
 from ..ir import dtypes, ops
 from ..ir.dtypes import ARRAY_DTYPES, DType, bool_, float32, promote, promote_scalar
 from ..ir.ops import Op
+from ..ir.sizes import shape_text, size_text
 from ..ir.uop import Shape, UOp
 from .movement import _full_cache as _constants
 from .movement import broadcast_shapes, broadcast_to, constant_of, full
@@ -229,7 +230,12 @@ class Array:
     def __len__(self) -> int:
         if not self.node.shape:
             raise ShapeError("a 0-d array has no length; use item() for its value")
-        return self.node.shape[0]
+        length = self.node.shape[0]
+        if isinstance(length, UOp):
+            raise ShapeError(
+                f"the length {size_text(length)} is only bound at launch; use x.shape[0], a symbolic size"
+            )
+        return length
 
     def __iter__(self) -> Iterator[Array]:
         return iter([self[i] for i in range(len(self))])
@@ -241,10 +247,10 @@ class Array:
 
     def __repr__(self) -> str:
         """Show shape, dtype and device, and values that are there already; nothing is ever run."""
-        text = f"shape={self.shape}, dtype={self.dtype}"
+        text = f"shape={shape_text(self.shape)}, dtype={self.dtype}"
         if self._device:
             text += f", device={self._device!r}"
-        if self.node.op is not ops.BUFFER or self.size > _REPR_LIMIT:
+        if self.node.data is None or self.size > _REPR_LIMIT:
             return f"Array({text})"
         import numpy as np
 

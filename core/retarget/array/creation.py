@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CopyError, DTypeError, ShapeError
 from ..ir import dtypes, ops
 from ..ir.dtypes import DType, as_dtype, bool_, float32, int64
+from ..ir.sizes import upper
 from ..ir.uop import Shape, UOp, round_float
 from . import movement
 from .array import Array, Scalar, cast, require_array, resolve_device, scalar_dtype
@@ -26,15 +27,30 @@ if TYPE_CHECKING:
 def normal_shape(shape: int | Sequence[int], where: str) -> Shape:
     """Return `shape` as a tuple of ints that are not negative."""
     try:
-        out = (operator.index(shape),)  # type: ignore[arg-type]
+        out: Shape = (operator.index(shape),)  # type: ignore[arg-type]
     except TypeError:
         try:
-            out = tuple([operator.index(n) for n in shape])  # type: ignore[union-attr, assignment]
+            out = tuple([operator.index(n) for n in shape])  # type: ignore[union-attr]
         except TypeError:
-            raise ShapeError(f"{where} needs a shape: an int or a tuple of ints, got {shape!r}") from None
+            out = _symbolic_shape(shape)
+            if not out:
+                raise ShapeError(f"{where} needs a shape: an int or a tuple of ints, got {shape!r}") from None
     if builtins.any(n < 0 for n in out):
         raise ShapeError(f"{where} needs lengths that are not negative, got {shape!r}")
     return out
+
+
+def is_size(n: object) -> bool:
+    """Whether `n` is a size that is bound at launch."""
+    return isinstance(n, UOp) and n.dtype is dtypes.index
+
+
+def _symbolic_shape(shape: Any) -> Shape:
+    """Return a shape in which sizes are bound at launch, or () if it is no shape."""
+    lengths = (shape,) if is_size(shape) else tuple(shape) if isinstance(shape, Sequence) else ()
+    if not builtins.all(is_size(n) or hasattr(n, "__index__") for n in lengths):
+        return ()
+    return tuple([n if is_size(n) else operator.index(n) for n in lengths])
 
 
 def _named(device: str | None) -> str:
@@ -325,6 +341,8 @@ def arange(
         raise ShapeError("arange needs a step other than 0")
     default = int64 if builtins.all(isinstance(v, int) for v in (start, stop, step)) else float32
     target = default if dtype is None else as_dtype(dtype)
+    if is_size(start) or is_size(stop):
+        return _symbolic_arange(start, stop, step, dtype, device)
     span = (stop - start) / step if default is float32 else -((start - stop) // step)
     if not math.isfinite(span):
         raise ShapeError(f"arange from {start} to {stop} by {step} has no finite length")
@@ -353,6 +371,30 @@ def arange(
         at = UOp(ops.CMPEQ, bool_, (iota(n), movement.full(1, int64, (n,))))
         node = UOp(ops.WHERE, work, (at, movement.full(second, work, (n,)), node))
     return Array(cast(node, target), name)
+
+
+def _symbolic_arange(start: Any, stop: Any, step: Any, dtype: Any, device: str | None) -> Array:
+    """Return `arange` between ends of which one is bound at launch: integers, in ascending steps."""
+    ends_fit = builtins.all(type(v) is int or is_size(v) for v in (start, stop))
+    if not (ends_fit and type(step) is int and step > 0):
+        raise ShapeError(
+            "arange with an end that is bound at launch takes integers and a positive step, "
+            f"got {start!r}, {stop!r}, {step!r}"
+        )
+    target = int64 if dtype is None else as_dtype(dtype)
+    if target.kind == "bool":
+        raise DTypeError("arange needs a numeric dtype, got bool")
+    if stop < start:
+        raise ShapeError("arange with an end that is bound at launch needs a stop not below its start")
+    n = (stop - start + (step - 1)) // step
+    for value in (upper(stop), start if type(start) is int else start.vmin):
+        _check_value(value, target, " (an end of arange)")
+    node = iota(n)
+    if step != 1:
+        node = UOp(ops.MUL, int64, (node, movement.full(step, int64, (n,))))
+    if start != 0:
+        node = UOp(ops.ADD, int64, (node, movement.full_size(start, int64, (n,))))
+    return Array(cast(node, target), _named(device))
 
 
 def linspace(

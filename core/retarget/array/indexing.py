@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import DTypeError, IndexingError, ShapeError
 from ..ir import ops
 from ..ir.dtypes import bool_, int64
+from ..ir.sizes import size_text, upper
 from ..ir.uop import UOp
 from . import movement
 from .array import Array, cast, common_device, require_array, takes
@@ -62,6 +63,8 @@ def _normalise(x: Array, key: Any) -> list[_Entry]:
 
 def _entry(x: Array, item: Any, axis: int) -> _Entry:
     n = x.node.shape[axis]
+    if isinstance(n, UOp):
+        return _symbolic_entry(x, item, axis, n)
     if type(item) is int and -n <= item < n:
         return ("int", axis, item % n)
     if isinstance(item, slice):
@@ -83,6 +86,32 @@ def _entry(x: Array, item: Any, axis: int) -> _Entry:
             raise IndexingError(f"axis {axis}: index {i} is out of range for length {n}")
         return ("int", axis, i % n)
     return ("array", axis, _index_array(x, item, axis))
+
+
+def _symbolic_entry(x: Array, item: Any, axis: int, n: UOp) -> _Entry:
+    """Return the entry for an axis of length n, bound at launch; the item has to fit every length."""
+    if isinstance(item, (Array, list, tuple)) or getattr(item, "ndim", 0) > 0:
+        return ("array", axis, _index_array(x, item, axis))
+    if isinstance(item, slice):
+        if item.step not in (None, 1):
+            raise IndexingError(
+                f"axis {axis}: length {size_text(n)} is only bound at launch; slice it by steps of 1"
+            )
+        begin, stop = [
+            default if end is None else end if end >= 0 else n + end
+            for end, default in ((item.start, 0), (item.stop, n))
+        ]
+        if begin < 0 or stop < begin or n < stop:
+            raise IndexingError(f"axis {axis}: slice {item} is not inside every length {size_text(n)}")
+        return ("slice", axis, begin, stop - begin, 1)
+    if not (type(item) is int or (isinstance(item, UOp) and item.dtype is n.dtype)):
+        raise IndexingError(
+            f"axis {axis}: {type(item).__name__} is no index; use ints, slices, None, ... or int arrays"
+        )
+    i = item if item >= 0 else n + item
+    if i < 0 or i >= n:
+        raise IndexingError(f"axis {axis}: index {size_text(item)} is out of range for length {size_text(n)}")
+    return ("int", axis, i)
 
 
 def _index_array(x: Array, item: Any, axis: int) -> Array:
@@ -115,10 +144,10 @@ def from_front(indices: Array, n: int) -> Array:
     if indices.dtype.kind == "uint":
         return indices
     node, shape = indices.node, indices.shape
-    wide = cast(node, int64) if n > indices.dtype.max else node
+    wide = cast(node, int64) if upper(n) > indices.dtype.max else node
     dtype = wide.dtype
     negative = UOp(ops.CMPLT, bool_, (wide, movement.full(0, dtype, shape)))
-    wrapped = UOp(ops.ADD, dtype, (wide, movement.full(n, dtype, shape)))
+    wrapped = UOp(ops.ADD, dtype, (wide, movement.full_size(n, dtype, shape)))
     return Array(UOp(ops.WHERE, dtype, (negative, wrapped, wide)), indices._device)
 
 
@@ -147,7 +176,7 @@ def _slice(node: UOp, entries: list[_Entry]) -> UOp:
             if step < 0:
                 flipped.append(axis)
                 begin, step = begin + (count - 1) * step if count else 0, -step
-            if count <= 1 or step == 1:
+            if step == 1 or count <= 1:
                 begin = begin if count else 0
                 window[axis] = (begin, begin + count)
             else:
@@ -249,7 +278,7 @@ def _place(node: UOp, entries: list[_Entry], shape: tuple[int, ...]) -> UOp:
             _, axis, begin, count, step = entry
             if step < 0:
                 begin, step = begin + (count - 1) * step, -step
-            if count <= 1 or step == 1:
+            if step == 1 or count <= 1:
                 begin = begin if count else 0
                 pads[axis] = (begin, shape[axis] - begin - count)
             else:

@@ -76,7 +76,8 @@ def reshape(x: Array, /, shape: int | Sequence[int], *, copy: bool | None = None
     """
     x = require_array("reshape", x)
     try:
-        dims = [operator.index(n) for n in ([shape] if not isinstance(shape, Sequence) else shape)]
+        wanted = [shape] if not isinstance(shape, Sequence) else shape
+        dims = [n if isinstance(n, UOp) else operator.index(n) for n in wanted]
     except TypeError:
         raise ShapeError(f"reshape needs a tuple of ints, got {shape!r}") from None
     if dims.count(-1) > 1 or builtins.any(n < -1 for n in dims):

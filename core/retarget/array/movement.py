@@ -13,9 +13,9 @@ import functools
 import math
 from collections.abc import Sequence
 
-from ..errors import DTypeError, ShapeError
+from ..errors import DTypeError, InternalError, ShapeError
 from ..ir import ops
-from ..ir.dtypes import DType
+from ..ir.dtypes import DType, int64
 from ..ir.uop import Shape, UOp, const
 
 Pads = tuple[tuple[int, int], ...]
@@ -39,6 +39,35 @@ def full(value: bool | int | float, dtype: DType, shape: Shape) -> UOp:
             raise DTypeError(f"the integer {value} is too large for {dtype}") from None
         _full_cache[key] = found
     return found
+
+
+def full_size(size: int | UOp, dtype: DType, shape: Shape) -> UOp:
+    """Return a size, which may be bound at launch only, as a constant of `shape`."""
+    return broadcast_to(cast_size(size, dtype), shape) if isinstance(size, UOp) else full(size, dtype, shape)
+
+
+def cast_size(size: UOp, dtype: DType) -> UOp:
+    """Return a size that is bound at launch as a scalar node of `dtype`."""
+    node = _size_node(size)
+    return node if dtype is node.dtype else UOp(ops.CAST, dtype, (node,))
+
+
+def _size_node(size: UOp) -> UOp:
+    src = [_size_node(s) for s in size.src]
+    match size.op:
+        case ops.VAR:
+            return UOp(ops.VAR, int64, (), size.arg)
+        case ops.IMUL:
+            return UOp(ops.MUL, int64, tuple(src))
+        case ops.IDIV | ops.IMOD:
+            op = ops.FLOORDIV if size.op is ops.IDIV else ops.MOD
+            return UOp(op, int64, (*src, const(size.arg, int64)))
+        case ops.AFFINE:
+            total = const(size.arg[0], int64)
+            for s, k in zip(src, size.arg[1], strict=True):
+                total = UOp(ops.ADD, int64, (total, UOp(ops.MUL, int64, (s, const(k, int64)))))
+            return total
+    raise InternalError(f"a size depends on {size.op}")
 
 
 def _spread(scalar: UOp, shape: Shape) -> UOp:
@@ -125,7 +154,7 @@ def shrink(node: UOp, window: Pads) -> UOp:
 
 def flip(node: UOp, axes: Sequence[int]) -> UOp:
     """Reverse `axes`, which are distinct."""
-    kept = {a for a in axes if node.shape[a] > 1}
+    kept = {a for a in axes if node.shape[a] not in (0, 1)}
     if not kept or constant_of(node) is not None:
         return node
     if node.op is ops.FLIP:

@@ -122,17 +122,34 @@ def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> 
     return fold(x, ops.ADD, node, normal_axes("count_nonzero", axis, x.ndim), keepdims, int64)
 
 
-def _divide(node: UOp, count: float) -> UOp:
-    return UOp(ops.FDIV, node.dtype, (node, movement.full(count, node.dtype, node.shape)))
+def _divide(node: UOp, count: float | UOp) -> UOp:
+    """Divide by a number, or by a scalar node."""
+    if isinstance(count, UOp):
+        divisor = movement.broadcast_to(cast(count, node.dtype), node.shape)
+    else:
+        divisor = movement.full(count, node.dtype, node.shape)
+    return UOp(ops.FDIV, node.dtype, (node, divisor))
+
+
+def _count(node: UOp, axes: tuple[int, ...], dtype: DType, correction: float = 0.0) -> float | UOp:
+    """Return how many elements `axes` have, less a correction: a number, or else a scalar node."""
+    count = math.prod([node.shape[a] for a in axes])
+    if not isinstance(count, UOp):
+        return builtins.max(float(count - correction), 0.0)
+    found = movement.cast_size(count, dtype)
+    if not correction:
+        return found
+    found = UOp(ops.SUB, dtype, (found, movement.full(correction, dtype, ())))
+    return UOp(ops.MAXIMUM, dtype, (found, movement.full(0.0, dtype, ())))
 
 
 def _mean_node(node: UOp, axes: tuple[int, ...]) -> UOp:
     """Return means with the axes kept, in float32 or float64; sums of integers up to 32 bits are exact."""
-    count = math.prod([node.shape[a] for a in axes])
     dtype = node.dtype
     work = wide_float(dtype) if dtype.is_float else int64 if dtype.bits <= 32 else float32
     total = reduce(ops.ADD, cast(node, work), axes)
-    return _divide(cast(total, work if work.is_float else float32), float(count))
+    total = cast(total, work if work.is_float else float32)
+    return _divide(total, _count(node, axes, total.dtype))
 
 
 def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -151,8 +168,7 @@ def _variance(name: str, x: Array, axis: Axis, correction: float, keepdims: bool
     values = cast(x.node, center.dtype)
     difference = UOp(ops.SUB, values.dtype, (values, movement.expand(center, values.shape)))
     total = reduce(ops.ADD, UOp(ops.MUL, values.dtype, (difference, difference)), axes)
-    count = math.prod([x.shape[a] for a in axes])
-    node = _divide(total, builtins.max(float(count - correction), 0.0))
+    node = _divide(total, _count(x.node, axes, total.dtype, correction))
     result = x.dtype if x.dtype.is_float else float32
     return Array(node if keepdims else movement.drop_axes(node, axes), x._device), result
 
@@ -196,7 +212,7 @@ def _search(name: str, op: Op, x: Array, axis: int | None, keepdims: bool) -> Ar
         cast(iota(n), counter), tuple([n if i == axis else 1 for i in range(len(shape))])
     )
     index = UOp(
-        ops.WHERE, counter, (hit, movement.expand(place, shape), movement.full(n - 1, counter, shape))
+        ops.WHERE, counter, (hit, movement.expand(place, shape), movement.full_size(n - 1, counter, shape))
     )
     found = cast(reduce(ops.MINIMUM, index, (axis,)), int64)
     if keepdims:

@@ -146,8 +146,10 @@ def iadd(a: UOp, b: UOp) -> UOp:
     return combine(((a, 1), (b, 1)))
 
 
-def ishift(a: UOp, c: int) -> UOp:
+def ishift(a: UOp, c: int | UOp) -> UOp:
     """Return a + c."""
+    if isinstance(c, UOp):
+        return iadd(a, c)
     return combine(((a, 1),), c) if c else a
 
 
@@ -228,11 +230,11 @@ def _divide(r: UOp, n: int) -> tuple[UOp, UOp]:
 
 def flatten(indices: Sequence[UOp], shape: Sequence[int]) -> UOp:
     """Return the row-major flat index; a dimension of 0 is one of stride 0 (see LOCAL)."""
-    stride = 1
+    stride: int | UOp = 1
     pairs = []
     for i, n in zip(reversed(indices), reversed(shape), strict=True):
         if n:
-            pairs.append((i, stride))
+            pairs.append((i, stride) if type(stride) is int else (imul(i, stride), 1))  # type: ignore[arg-type]
             stride *= n
     return combine(pairs)
 
@@ -247,14 +249,30 @@ def ge0(x: UOp) -> UOp:
     if x.vmax < 0:
         return FALSE
     c, t = terms(x)
+    for a, k in t:
+        if k < 0 and a.op is ops.RANGE and a.src and _lowest(c, t) >= 0:
+            return TRUE
     if len(t) == 1 and abs(t[0][1]) > 1:  # k*a + c >= 0  ->  a + c//k >= 0 (k > 0), -a + c//|k| >= 0 (k < 0)
         a, k = t[0]
         x = combine(((a, 1 if k > 0 else -1),), c // abs(k))
     return UOp(ops.GE0, dtypes.bool_, (x,))
 
 
-def less_than(x: UOp, n: int) -> UOp:
+def _lowest(c: int, parts: list[tuple[UOp, int]]) -> int:
+    """Return a lower bound of a sum: each range of symbolic size is put at its end, its size - 1."""
+    pairs = []
+    for a, k in parts:
+        if k < 0 and a.op is ops.RANGE and a.src:
+            c -= k
+            a = a.src[0]
+        pairs.append((a, k))
+    return combine(pairs, c).vmin
+
+
+def less_than(x: UOp, n: int | UOp) -> UOp:
     """Return the mask x < n."""
+    if isinstance(n, UOp):
+        return ge0(combine(((n, 1), (x, -1)), -1))
     return ge0(combine(((x, -1),), n - 1))
 
 
@@ -279,7 +297,7 @@ def all_of(*masks: UOp) -> UOp:
     return parts[0] if len(parts) == 1 else UOp(ops.ALL, dtypes.bool_, tuple(parts))
 
 
-def in_bounds(x: UOp, n: int) -> UOp:
+def in_bounds(x: UOp, n: int | UOp) -> UOp:
     """Return the mask 0 <= x < n."""
     return all_of(ge0(x), less_than(x, n))
 

@@ -32,14 +32,19 @@ def _tuple(value: tuple[Any, ...]) -> str:
     return f"({inner},)" if len(value) == 1 else f"({inner})"
 
 
+def _size(u: UOp) -> str:
+    """Return an index expression that stands in an argument, a symbolic size, as `OP(arg, operands...)`."""
+    return f"{u.op.name}({', '.join([format_arg(u.arg), *[_size(s) for s in u.src]])})"
+
+
 _FORMAT: dict[type, Callable[[Any], str]] = {
     bool: repr, int: repr, float: repr, type(None): repr, str: json.dumps, tuple: _tuple,
-    DType: repr, Op: repr,
+    DType: repr, Op: repr, UOp: _size,
 }  # fmt: skip
 
 
 def format_arg(value: Any) -> str:
-    """Return the text of an argument: a number, bool, None, string, dtype, op, or a tuple of these."""
+    """Return the text of an argument: a number, bool, None, string, dtype, op, size, or a tuple of these."""
     form = _FORMAT.get(type(value))
     if form is None:
         raise InternalError(f"an argument of type {type(value).__name__} has no textual form: {value!r}")
@@ -131,6 +136,9 @@ _WORDS: dict[str, Any] = {
 }  # fmt: skip
 
 
+_SIZE_OPS = frozenset({ops.VAR, ops.AFFINE, ops.IMUL, ops.IDIV, ops.IMOD})
+
+
 class _Parser:
     """A cursor over the text; one token of look-ahead in `kind`, `token` and `start`."""
 
@@ -219,25 +227,46 @@ class _Parser:
         return value
 
     def value(self) -> Any:
-        """Return an argument: an atom or a tuple, nested to any depth."""
+        """Return an argument: an atom, a tuple or a size, nested to any depth."""
         open_tuples: list[list[Any]] = []
+        sizes: list[Op | None] = []  # for each open tuple, the op of the size that it belongs to
         while True:
             if self.mark("("):
                 open_tuples.append([])
+                sizes.append(None)
                 if not self.mark(")"):
                     continue
-                value: Any = tuple(open_tuples.pop())
+                value: Any = self.close(sizes.pop(), open_tuples.pop())
             else:
                 value = self.atom()
+                if type(value) is Op and self.mark("("):
+                    open_tuples.append([])
+                    sizes.append(value)
+                    continue
             while open_tuples:
                 open_tuples[-1].append(value)
                 if self.mark(",") and not (self.kind == "mark" and self.token == ")"):
                     break
                 if not self.mark(")"):
                     raise self.fail(f"expected ',' or ')', found {self.describe()}")
-                value = tuple(open_tuples.pop())
+                value = self.close(sizes.pop(), open_tuples.pop())
             else:
                 return value
+
+    def close(self, op: Op | None, items: list[Any]) -> Any:
+        """Return a tuple, or the size that `op(arg, operands...)` stands for."""
+        if op is None:
+            return tuple(items)
+        arg, *src = items or [None]
+        least, most = op.arity
+        if op not in _SIZE_OPS or len(src) < least or (most is not None and len(src) > most):
+            raise self.fail(f"{op} with {len(src)} operands is no size; sizes are VAR and index arithmetic")
+        if any(type(s) is not UOp for s in src):
+            raise self.fail(f"an operand of {op} is no size")
+        try:
+            return UOp(op, dtypes.index, tuple(src), arg)
+        except (TypeError, ValueError, IndexError, AttributeError, InternalError) as error:
+            raise self.fail(f"{op} cannot be built with argument {arg!r} ({op.meaning}): {error}") from None
 
     def dtype(self, what: str = "dtype", others: Iterable[str] = ()) -> DType:
         start = self.start
@@ -313,6 +342,11 @@ def parse(text: str) -> UOp | tuple[UOp, ...]:
             return found
         p.definition()
     raise p.fail("expected a last line such as 'return %0'; a linear program is read by parse_program")
+
+
+def parse_arg(text: str) -> Any:
+    """Return the argument that `format_arg` wrote."""
+    return _Parser(text).value()
 
 
 def parse_program(text: str) -> list[UOp]:

@@ -21,6 +21,7 @@ from ..errors import InternalError
 from . import dtypes, ops
 from .dtypes import DType
 from .ops import Op
+from .sizes import SizeArithmetic
 
 #: A dimension is an int, or (a leading one only) an index expression of a variable bound at launch.
 Shape = tuple[int, ...]
@@ -58,7 +59,7 @@ class _Fields:
     _key: Any
 
 
-class UOp(_Fields):
+class UOp(_Fields, SizeArithmetic):
     """One operation with its operands.
 
     Attributes

@@ -30,7 +30,8 @@ Check = Callable[[UOp], "str | None"]
 
 
 def _is_size(n: Any) -> bool:
-    return type(n) is int and n >= 0
+    """Whether `n` is a length: an int, or an index expression that is never negative."""
+    return type(n) is int and n >= 0 if type(n) is not UOp else n.dtype is dtypes.index and n.vmin >= 0
 
 
 def _is_shape(shape: Any) -> bool:

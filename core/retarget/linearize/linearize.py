@@ -9,6 +9,7 @@ from ..codegen.program import Program
 from ..ir import dtypes, ops
 from ..ir.index import range_size
 from ..ir.ops import Op
+from ..ir.sizes import upper
 from ..ir.uop import UOp, toposort
 from ..ir.verify import verify_program
 from ..optimize.apply import Scheduled
@@ -46,13 +47,16 @@ def linearize(
         translation.update({reduction: array for reduction, (array, _) in translate.accumulators.items()})
     kernel = scheduled.kernel
     params = sorted([u for u in kernel.nodes if u.op is ops.PARAM], key=_argument_order)
-    variables = sorted({u for u in nodes if u.op is ops.VAR}, key=lambda u: u.arg[0])
+    variables = kernel.variables
     linear_variables = [translate.position(u) for u in variables]
     uops = (*params, *linear_variables, *body)
     name = kernel_name(scheduled, nodes)
     verify_program(uops, where=f"linearize {name}")
     arguments = (
-        *[Argument(p.arg[0], "buffer", p.dtype.name, p.arg[1], p.arg[2]) for p in params],
+        *[
+            Argument(p.arg[0], "buffer", p.dtype.name, tuple([upper(n) for n in p.arg[1]]), p.arg[2])
+            for p in params
+        ],
         *[Argument(u.arg[0], "variable", "int64") for u in variables],
     )
     threads = [r for r in scheduled.order if r.arg[2] == "thread"]
@@ -77,7 +81,8 @@ def kernel_name(scheduled: Scheduled, nodes: list[UOp]) -> str:
     else:
         words = {ops.ADD: "sum", ops.MUL: "prod", ops.MAXIMUM: "max", ops.MINIMUM: "min"}
         kind = "_".join(dict.fromkeys(words.get(f, f.name.lower()) for f in folds))
-    shape = "x".join(map(str, scheduled.kernel.outputs[0].shape)) or "scalar"
+    sizes = [str(n) if type(n) is int else "n" for n in scheduled.kernel.outputs[0].shape]
+    shape = "x".join(sizes) or "scalar"
     text = f"{scheduled.schedule} {scheduled.kernel}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return f"{kind}_{shape}"[:48].rstrip("_x") + f"_{digest}"

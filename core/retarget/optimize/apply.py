@@ -19,6 +19,7 @@ from ..ir.index import (
     ge0,
     imul,
     irange,
+    ishift,
     less_than,
     range_size,
 )  # fmt: skip
@@ -143,6 +144,8 @@ def _split(r: UOp, axes: Sequence[Axis]) -> tuple[UOp, list[UOp], UOp]:
     total = 1
     for n in sizes:
         total *= n
+    if r.src and total >= size:
+        return _split_symbolic(r, axes, sizes, given)
     if total < size:
         raise ScheduleError(
             f"axes {', '.join(map(str, axes))} cover {total} of the {size} values of {r.arg[0]}"
@@ -155,6 +158,30 @@ def _split(r: UOp, axes: Sequence[Axis]) -> tuple[UOp, list[UOp], UOp]:
     new = combine(pairs)
     mask = less_than(new, size) if total > size else TRUE
     return new, [d for d in digits if d.op is ops.RANGE], mask
+
+
+def _split_symbolic(r: UOp, axes: Sequence[Axis], sizes: list[int], given: int) -> tuple[UOp, list[UOp], UOp]:
+    """Split a range whose size is bound at launch; `sizes` are those of its axes at its largest.
+
+    Only the axis whose size follows from the others can follow the range's, and not if it is a thread axis,
+    whose pieces are counted beforehand.  A mask keeps out what is beyond the range, unless that axis is all
+    there is.
+    """
+    size = r.src[0]
+    digits = []
+    whole = False
+    for a, n in zip(axes, sizes, strict=True):
+        if a.size is None and a.kind in ("loop", "chunk"):
+            digits.append(irange(divmod_(ishift(size, given - 1), given)[0], a.name, a.kind))
+            whole = given == 1
+        else:
+            digits.append(irange(n, a.name, a.kind))
+    stride, pairs = 1, []
+    for d, n in zip(reversed(digits), reversed(sizes), strict=True):
+        pairs.append((d, stride))
+        stride *= n
+    new = combine(pairs)
+    return new, [d for d in digits if d.op is ops.RANGE], TRUE if whole else less_than(new, size)
 
 
 class _Substitution:

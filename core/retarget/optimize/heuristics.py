@@ -1,5 +1,7 @@
 """Choose a schedule from what a kernel touches and what its target has; no shape tables.
 
+Ranges whose size is bound at launch stay whole: they are neither tiled, vectorized nor cut for threads.
+
 1. *Products*: a sum of products of two operands, each free of an output axis of the other (a matmul, a
    convolution), gets a tile of accumulators, vectors along one of those axes and rows along the other, so
    that each loaded vector is used several times.  The operand with the vectors is packed into a local panel
@@ -88,7 +90,7 @@ def _vector_axis(ranges: list[UOp], accesses: list[_Access], lanes: int, output:
     """Return the range to vectorize: contiguous in as many accesses as possible, strided in few."""
     best, best_score = None, 0
     for r in ranges:
-        if lanes < 2 or range_size(r) < 2:
+        if lanes < 2 or range_size(r) < 2 or r.src:
             continue
         score = 0
         for a in accesses:
@@ -145,8 +147,9 @@ def _product(reductions: list[UOp], output: list[UOp], accesses: list[_Access]) 
     if r.arg is not ops.ADD or r.src[0].op is not ops.MUL:
         return None
     a, b = r.src[0].src
-    only_a = [x for x in output if x in a.ranges and x not in b.ranges]
-    only_b = [x for x in output if x in b.ranges and x not in a.ranges]
+    known = [x for x in output if not x.src]
+    only_a = [x for x in known if x in a.ranges and x not in b.ranges]
+    only_b = [x for x in known if x in b.ranges and x not in a.ranges]
     if not only_a or not only_b:
         return None
     stores = [x for x in accesses if x.is_store]
@@ -207,7 +210,7 @@ def _panel(
     if (
         load.op is not ops.LOAD
         or axes[product.columns][-1].kind != "vector"
-        or any(len(axes[r]) > 1 for r in reduced)
+        or any(len(axes[r]) > 1 or r.src for r in reduced)
     ):
         return []
     if sum(u.op is ops.LOAD and u.src[0] is load.src[0] for u in kernel.nodes) > 1:
@@ -241,7 +244,7 @@ def _chunk(axes: dict[UOp, list[Axis]], reductions: list[UOp]) -> None:
         for a in axes[r][1:]:
             inner *= a.size or 1
         steps = -(-range_size(r) // inner)
-        if steps <= 2 * RUN:
+        if steps <= 2 * RUN or r.src:
             continue
         each = next((n for n in range(RUN, RUN // 4, -1) if steps % n == 0), RUN)
         axes[r][0:1] = [Axis(f"{r.arg[0]}c", None, "chunk"), Axis(axes[r][0].name, each)]
@@ -278,7 +281,7 @@ def _thread(
     common = [r for r in output if all(r in u.ranges for u in reductions)]
     for r in common:
         head = axes[r][0]
-        if head.kind != "loop":
+        if head.kind != "loop" or r.src:
             continue
         inner = 1
         for a in axes[r][1:]:

@@ -118,6 +118,11 @@ def _replace(stores: list[UOp], old: UOp, new: UOp) -> list[UOp]:
 def _tile(stage: Stage, load: UOp, at: int, order: dict[UOp, int], number: int) -> tuple[UOp, Staged]:
     buffer, mask, *idx = load.src
     inner = {r for r in load.ranges if order[r] > at and r.arg[2] != "thread"}
+    for r in sorted(inner, key=sort_key):
+        if r.src:
+            raise ScheduleError(
+                f"{stage}: the size of loop {r.arg[0]} inside {stage.at} is only bound at launch"
+            )
     dims: list[_Dim] = []
     for axis, index in enumerate(idx):
         mine: list[_Dim] = []

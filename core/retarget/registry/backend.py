@@ -46,7 +46,8 @@ class Probe(NamedTuple):
 class Argument(NamedTuple):
     """One parameter of a kernel, in call order.
 
-    `kind` is "buffer" (a pointer to `dtype` elements) or "variable" (an integer bound at launch).
+    `kind` is "buffer" (a pointer to `dtype` elements) or "variable" (an integer bound at launch).  Sizes
+    that depend on variables stand in `shape` as the largest that they can be.
     """
 
     name: str

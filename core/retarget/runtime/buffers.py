@@ -58,6 +58,11 @@ def buffer_node(buffer: Buffer, dtype: DType, shape: tuple[int, ...]) -> UOp:
     return new_buffer(dtype, (next(_numbers), shape, buffer.device), buffer)
 
 
+def placeholder_node(dtype: DType, shape: tuple[int, ...], device: str) -> UOp:
+    """Return a new BUFFER node that stands for a buffer of which nothing but dtype and shape is known."""
+    return new_buffer(dtype, (next(_numbers), shape, device), None)
+
+
 def data_of(node: UOp) -> Buffer:
     """Return the buffer of a BUFFER node.
 
@@ -68,7 +73,7 @@ def data_of(node: UOp) -> Buffer:
     """
     if node.data is None:
         raise DeviceError(
-            f"buffer {node.arg[0]} is only a name, from parsed text; make arrays with rt.asarray"
+            f"buffer {node.arg[0]} is only a name, from parsed text or for an argument under rt.jit"
         )
     return node.data  # type: ignore[no-any-return]
 
@@ -88,9 +93,9 @@ def to_numpy(node: UOp) -> np.ndarray[Any, Any]:
     """Return a BUFFER node's values as a new NumPy array."""
     import numpy as np
 
+    buffer = data_of(node)
     out = np.empty(node.shape, dtypes.to_numpy(node.dtype))
     if out.nbytes:
-        buffer = data_of(node)
         runtime(buffer.device).copy_out(out.reshape(-1).view(np.uint8).data, buffer.handle)
     return out
 

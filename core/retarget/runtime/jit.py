@@ -7,16 +7,18 @@ it must not depend on anything but its arguments, and must not ask for values.
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..array.array import Array
-from ..errors import DTypeError, UserError
-from ..ir import ops
+from ..errors import DTypeError, ShapeError, UnknownNameError, UserError
+from ..ir import dtypes, ops
 from ..ir.uop import UOp
 from ..pipeline import runtime
-from .buffers import Buffer, buffer_node, data_of
+from .buffers import Buffer, buffer_node, data_of, placeholder_node
 from .realize import Plan, capturing, plan_for
 
 
@@ -42,10 +44,20 @@ class _Capture:
     """
 
     def __init__(
-        self, function: Callable[..., Any], arguments: list[Array], call: tuple[Any, ...], device: str
+        self,
+        function: Callable[..., Any],
+        arguments: list[Array],
+        call: tuple[Any, ...],
+        device: str,
+        leading: Sequence[UOp | None] = (),
     ) -> None:
         args, kwargs = call
         placeholders = [Array(buffer_node(data_of(a.node), a.dtype, a.shape), device) for a in arguments]
+        for n, size in enumerate(leading):  # an array whose length is bound at launch has no values yet
+            if size is not None:
+                a = arguments[n]
+                shape: tuple[Any, ...] = (size, *a.shape[1:])
+                placeholders[n] = Array(placeholder_node(a.dtype, shape, device), device)
         fill = iter(placeholders)
         filled = [next(fill) if isinstance(a, Array) else a for a in args]
         filled_kwargs = {k: next(fill) if isinstance(v, Array) else v for k, v in kwargs.items()}
@@ -59,7 +71,7 @@ class _Capture:
         self.plan: Plan | None = None
         inputs: list[UOp] = []
         if roots:
-            self.plan, inputs = plan_for(roots, device)
+            self.plan, inputs = plan_for(roots, device, bool(leading))
         self.argument_of = [(n, number[u]) for n, u in enumerate(inputs) if u in number]
         self.fixed: list[Buffer | None] = [None if u in number else data_of(u) for u in inputs]
         # Each leaf is a computed root, an argument returned as it is, or an array from outside the function.
@@ -71,14 +83,24 @@ class _Capture:
                 self.leaves.append((-1, -1, x))
             else:
                 self.leaves.append((roots.index(x.node), -1, None))
-        self.replay: Callable[[Sequence[Array]], Any] = self.run
+        self.replay = self._replay()
+
+    def bind(self, values: Mapping[str, int]) -> _Capture:
+        """Return the capture for these values of the variables of a symbolic one."""
+        bound = copy.copy(self)
+        bound.plan = self.plan and self.plan.bind(values)
+        bound.replay = bound._replay()
+        return bound
+
+    def _replay(self) -> Callable[[Sequence[Array]], Any]:
         if (
             self.plan is not None
             and len(self.plan.steps) == 1
             and self.rebuild is _only
             and self.leaves[0][0] == 0
         ):
-            self.replay = self._single(self.plan)
+            return self._single(self.plan)
+        return self.run
 
     def _single(self, plan: Plan) -> Callable[[Sequence[Array]], Array]:
         """Return the replay of one launch with one result, with everything looked up beforehand."""
@@ -185,7 +207,13 @@ class Jit:
             capture = self._captures[signature] = self._capture(arrays, args, kwargs)
         return capture.replay(arrays)
 
-    def _capture(self, arrays: list[Array], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Capture:
+    def _capture(
+        self,
+        arrays: list[Array],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leading: Sequence[UOp | None] = (),
+    ) -> _Capture:
         devices = {a.device for a in arrays}
         if len(devices) > 1:
             raise DTypeError(
@@ -195,10 +223,101 @@ class Jit:
         from ..array.array import resolve_device
 
         device = devices.pop() if devices else resolve_device(None)
-        return _Capture(self.function, arrays, (args, kwargs), device)
+        return _Capture(self.function, arrays, (args, kwargs), device, leading)
 
 
-def jit(function: Callable[..., Any]) -> Jit:
+#: Plans that are kept with the values of their variables, for each capture.
+_BOUND_LIMIT = 64
+
+
+class SymbolicJit(Jit):
+    """A function that is captured once for all sizes within bounds; these are bound at each call."""
+
+    def __init__(self, function: Callable[..., Any], symbolic: Mapping[str, tuple[str, int, int]]) -> None:
+        super().__init__(function)
+        self._signature = inspect.signature(function)
+        self._variables: dict[str, UOp] = {}
+        known: dict[str, UOp] = {}
+        for parameter, (name, lowest, highest) in symbolic.items():
+            found = self._signature.parameters.get(parameter)
+            if found is None or found.kind in (found.VAR_POSITIONAL, found.VAR_KEYWORD):
+                raise UnknownNameError("parameter", parameter, self._signature.parameters)
+            if not (type(lowest) is int and type(highest) is int and 1 <= lowest <= highest):
+                raise ShapeError(f"{name!r} has the bounds {lowest}, {highest}; give 1 <= lowest <= highest")
+            if not (name.isascii() and name.isidentifier()):
+                raise ShapeError(f"the variable {name!r} needs a name of letters, digits and underscores")
+            size = UOp(ops.VAR, dtypes.index, (), (f"size_{name}", lowest, highest))
+            if known.setdefault(name, size) is not size:
+                raise ShapeError(f"the variable {name!r} has two pairs of bounds; give it one")
+            self._variables[parameter] = size
+        self._bound: dict[Any, _Capture] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = self._signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        values: dict[str, int] = {}
+        key: list[Any] = []
+        arrays: list[Array] = []
+        leading: list[UOp | None] = []
+        filled = dict(call.arguments)
+        for parameter, value in call.arguments.items():
+            size = self._variables.get(parameter)
+            if isinstance(value, Array):
+                value.realize()
+                shape: tuple[Any, ...] = value.shape
+                if size is not None:
+                    self._bind(values, parameter, size, shape[0] if shape else None)
+                    shape = (size, *shape[1:])
+                arrays.append(value)
+                leading.append(size)
+                key += (value.dtype, shape, value.device)
+            elif size is not None:
+                self._bind(values, parameter, size, value if type(value) is int else None)
+                filled[parameter] = size
+                key.append(size)
+            else:
+                key += (type(value), value)
+        signature = tuple(key)
+        bound_key = (signature, *values.values())
+        try:
+            bound = self._bound.get(bound_key)
+        except TypeError as error:
+            raise DTypeError(
+                f"{self.function.__name__} was called with an argument that is neither array nor hashable; "
+                f"pass NumPy arrays through rt.asarray ({error})"
+            ) from None
+        if bound is None:
+            capture = self._captures.get(signature)
+            if capture is None:
+                call.arguments.update(filled)
+                capture = self._capture(arrays, call.args, call.kwargs, leading or [None])
+                self._captures[signature] = capture
+            if len(self._bound) >= _BOUND_LIMIT:
+                self._bound.clear()
+            bound = self._bound[bound_key] = capture.bind(values)
+        return bound.replay(arrays)
+
+    def _bind(self, values: dict[str, int], parameter: str, size: UOp, value: int | None) -> None:
+        """Bind a variable to what a call gives."""
+        name, lowest, highest = size.arg
+        shown = name.removeprefix("size_")
+        if value is None:
+            raise ShapeError(
+                f"{self.function.__name__}: {parameter} gives {shown!r}; pass an int or an array with axes"
+            )
+        if not lowest <= value <= highest:
+            raise ShapeError(
+                f"{self.function.__name__}: {parameter} makes {shown!r} {value}, outside its bounds "
+                f"{lowest} ... {highest}"
+            )
+        if values.setdefault(name, value) != value:
+            raise ShapeError(
+                f"{self.function.__name__}: {parameter} makes {shown!r} {value}, "
+                f"another argument {values[name]}"
+            )
+
+
+def jit(function: Callable[..., Any], *, symbolic: Mapping[str, tuple[str, int, int]] | None = None) -> Jit:
     """Return a version of `function` that is captured at its first call and replayed afterwards.
 
     Parameters
@@ -207,16 +326,24 @@ def jit(function: Callable[..., Any]) -> Jit:
         Takes arrays (and hashable values, which become part of what is captured) and returns an array, or
         nested tuples, lists and dicts of arrays.  Arrays that it uses from outside are captured with the
         values they have then.
+    symbolic
+        For parameters, by name, the variable that they give and its inclusive bounds:
+        `{"x": ("n", 1, 4096)}`.  It is the length of an array's leading axis, or the value of an int, which
+        the function sees as a size without a value.  One capture serves every value.  Parameters that give
+        the same variable have to agree at each call.
 
     Raises
     ------
     CaptureError
         At a call, if the function asks for a value (`item()`, `numpy.asarray`, `if x:`) or returns something
         else.
+    ShapeError
+        At a call, if a variable is out of bounds, two arguments disagree on it, or the function's result
+        depends on it in a way that cannot be decided for all values.
 
     Examples
     --------
     >>> step = rt.jit(lambda x: rt.sum(x * x, axis=0))
     >>> step(x)
     """
-    return Jit(function)
+    return SymbolicJit(function, symbolic) if symbolic else Jit(function)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from ..errors import DeviceError, InternalError
+from ..errors import DeviceError, InternalError, ShapeError
 from ..ir import ops
 from ..ir.dtypes import DType, parse_dtype
-from ..ir.text import dump
+from ..ir.sizes import evaluate
+from ..ir.text import dump, format_arg, parse_arg
 from ..ir.uop import UOp, numel, toposort
 from ..pipeline import (
     Toolchain,
@@ -60,6 +61,9 @@ class Plan(NamedTuple):
         For each root: slot, dtype, shape.
     last_use
         For each step, the slots that nothing needs after it.
+    variables
+        For each step, the names of the variables that it takes, in order; empty where no size is bound at
+        launch.  Only `bind` of such a plan gives one that runs.
     """
 
     inputs: int
@@ -67,6 +71,18 @@ class Plan(NamedTuple):
     steps: tuple[Step, ...]
     results: tuple[tuple[int, DType, tuple[int, ...]], ...]
     last_use: tuple[tuple[int, ...], ...]
+    variables: tuple[tuple[str, ...], ...] = ()
+
+    def bind(self, values: Mapping[str, int]) -> Plan:
+        """Return the plan for these values of the variables: its sizes and shapes are ints."""
+        steps = []
+        for step, names in zip(self.steps, self.variables, strict=True):
+            bound = tuple([values[n] for n in names])
+            executable = functools.partial(step.executable, variables=bound) if names else step.executable
+            steps.append(Step(executable, step.slots))
+        sizes = tuple([evaluate(n, values) for n in self.sizes])
+        results = tuple([(s, d, tuple([evaluate(n, values) for n in shape])) for s, d, shape in self.results])
+        return Plan(self.inputs, sizes, tuple(steps), results, self.last_use)
 
     def run(self, inputs: Sequence[Buffer], device: str) -> list[Buffer | None]:
         """Launch everything; return the slots' buffers (results are there, temporaries may be gone)."""
@@ -179,9 +195,10 @@ def normal_form(roots: Sequence[UOp]) -> tuple[tuple[Any, ...], list[UOp]]:
     return tuple(key), inputs
 
 
-def _key_text(key: tuple[Any, ...]) -> str:
+def _key_text(key: tuple[Any, ...], symbolic: bool) -> str:
     """Return a key as text that means the same in every process."""
-    return "\n".join([dump(k) if isinstance(k, UOp) else repr(k) for k in key])
+    form = format_arg if symbolic else repr  # alike, but for sizes
+    return "\n".join([dump(k) if isinstance(k, UOp) else form(k) for k in key])
 
 
 def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
@@ -220,6 +237,8 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     plan = _find_plan(roots, key, inputs, device)
     if plan is None:  # copies of constants, or there and back; looking for them costs other graphs nothing
         return realize(_copies(nodes, device), device)
+    if plan.variables:
+        raise _unbound()
     slots = plan.run([buffers.data_of(u) for u in inputs], device)
     done = {}
     for root, (slot, dtype, shape) in zip(roots, plan.results, strict=True):
@@ -230,22 +249,29 @@ def realize(nodes: Sequence[UOp], device: str) -> list[UOp]:
     return [done.get(n, n) for n in nodes]
 
 
-def plan_for(roots: Sequence[UOp], device: str) -> tuple[Plan, list[UOp]]:
-    """Return the plan for graph nodes, and the BUFFER nodes that are its inputs, in order."""
+def _unbound() -> ShapeError:
+    return ShapeError("an array of a size bound at launch is computed outside rt.jit(f, symbolic=...)")
+
+
+def plan_for(roots: Sequence[UOp], device: str, symbolic: bool = False) -> tuple[Plan, list[UOp]]:
+    """Return the plan for graph nodes, and the BUFFER nodes that are its inputs, in order.
+
+    With `symbolic`, sizes may be bound at launch, and the plan has to be bound before it runs.
+    """
     key, inputs = normal_form(roots)
     for u in inputs:
         if u.arg[2] != device:
             raise DeviceError(
                 f"an array on {u.arg[2]} is used in a function captured on {device}; move it first"
             )
-    plan = _find_plan(roots, key, inputs, device)
+    plan = _find_plan(roots, key, inputs, device, symbolic)
     if plan is None:
         raise DeviceError(f"a function captured on {device} copies between devices; move that outside")
     return plan, inputs
 
 
 def _find_plan(
-    roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str
+    roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str, symbolic: bool = False
 ) -> Plan | None:
     """Return the plan for graph nodes, or None if the graph copies between devices."""
     pinned = pinned_schedule()
@@ -254,7 +280,9 @@ def _find_plan(
     if plan is None:
         if any(u.op is ops.COPY for u in toposort(roots)):
             return None
-        plan = _plans.get_or_make(full_key, lambda: _make_plan(roots, key, inputs, device, str(pinned or "")))
+        plan = _plans.get_or_make(
+            full_key, lambda: _make_plan(roots, key, inputs, device, str(pinned or ""), symbolic)
+        )
     return plan
 
 
@@ -328,10 +356,15 @@ def _device_of(node: UOp) -> str | None:
 
 
 def _make_plan(
-    roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str, pinned: str
+    roots: Sequence[UOp],
+    key: tuple[Any, ...],
+    inputs: Sequence[UOp],
+    device: str,
+    pinned: str,
+    symbolic: bool,
 ) -> Plan:
     tools = toolchain(find_device(device).target)
-    text = _key_text(key)
+    text = _key_text(key, symbolic)
     identity = tools.identity()
     plan = _stored_plan(digest("plan", identity, pinned, text), device)
     if plan is not None:
@@ -343,7 +376,8 @@ def _make_plan(
             return plan
     steps: list[tuple[str, tuple[int, ...]]] = []
     slot_of: dict[UOp, int] = {u: n for n, u in enumerate(inputs)}
-    sizes: list[int] = []
+    sizes: list[int | UOp] = []
+    variables: list[list[str]] = []
 
     def slot(node: UOp) -> int:
         found = slot_of.get(node)
@@ -353,16 +387,31 @@ def _make_plan(
         return found
 
     for _, kernel in lower_graph(roots):
+        if kernel.variables and not symbolic:
+            raise _unbound()
+        variables.append([v.arg[0] for v in kernel.variables])
         kernel_key = digest("kernel", identity, pinned, str(kernel))
         _binary(kernel_key, device, functools.partial(_compile, kernel, tools))
         steps.append((kernel_key, (*[slot(n) for n in kernel.outputs], *[slot(n) for n in kernel.inputs])))
-    results = [(slot(strip_reshape(r)), r.dtype.name, list(r.shape)) for r in roots]
-    header = {"inputs": len(inputs), "sizes": sizes, "steps": steps, "results": results}
+    results = [(slot(strip_reshape(r)), r.dtype.name, [_written(n) for n in r.shape]) for r in roots]
+    header: dict[str, Any] = {"inputs": len(inputs), "sizes": [_written(n) for n in sizes]}
+    header |= {"steps": steps, "results": results}
+    if symbolic:
+        header["variables"] = variables
     disk_cache().put(digest("plan", identity, pinned, text), "plan", header, b"")
     plan = _load_plan(header, device)
     if plan is None:
         raise InternalError("a kernel was compiled and is not there")
     return plan
+
+
+def _written(size: int | UOp) -> int | str:
+    """Return a size as a JSON value."""
+    return size if type(size) is int else format_arg(size)
+
+
+def _read(size: int | str) -> Any:
+    return size if type(size) is int else parse_arg(str(size))
 
 
 def _stored_plan(key: str, device: str) -> Plan | None:
@@ -380,7 +429,9 @@ def _load_plan(header: dict[str, Any], device: str) -> Plan | None:
             return None
         steps.append(Step(executable, tuple(slots)))
     inputs = header["inputs"]
-    results = tuple((s, parse_dtype(d), tuple(shape)) for s, d, shape in header["results"])
+    results = tuple(
+        [(s, parse_dtype(d), tuple([_read(n) for n in shape])) for s, d, shape in header["results"]]
+    )
     keep = {s for s, _, _ in results}
     last: dict[int, int] = {}
     for n, step in enumerate(steps):
@@ -388,7 +439,9 @@ def _load_plan(header: dict[str, Any], device: str) -> Plan | None:
             if s >= inputs and s not in keep:
                 last[s] = n
     last_use = tuple(tuple(s for s, at in last.items() if at == n) for n in range(len(steps)))
-    return Plan(inputs, tuple(header["sizes"]), tuple(steps), results, last_use)
+    variables = tuple([tuple(names) for names in header.get("variables", ())])
+    sizes = tuple([_read(n) for n in header["sizes"]])
+    return Plan(inputs, sizes, tuple(steps), results, last_use, variables)
 
 
 def _binary(key: str, device: str, make: Callable[[], Binary] | None) -> Any:

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..ir import ops
-from ..ir.uop import UOp, numel, toposort
+from ..ir.sizes import upper_numel as numel  # a size counts as its largest
+from ..ir.uop import UOp, toposort
 
 #: A fused expression is cut beyond this many graph nodes on its longest path, which bounds recursion in later
 #: passes.
@@ -159,7 +160,7 @@ def _decide(fusion: Fusion, roots: Sequence[UOp], max_buffers: int) -> None:
         elif op is ops.EXPAND:
             src = node.src[0]
             grown = [a for a, (n, m) in enumerate(zip(src.shape, node.shape, strict=True)) if n != m]
-            kept = [a for a, n in enumerate(src.shape) if n > 1]
+            kept = [a for a, n in enumerate(src.shape) if n != 1]
             inner = not kept or not grown or grown[0] > kept[-1]
             row = rows[src]
             if row is not None and (not inner or (not kept and numel(node.shape) > SMALL)):
@@ -169,7 +170,7 @@ def _decide(fusion: Fusion, roots: Sequence[UOp], max_buffers: int) -> None:
         elif op is ops.REDUCE_AXIS:
             src = node.src[0]
             row = rows[src]
-            live = frozenset(a for a, n in enumerate(node.shape) if n > 1 and a not in node.arg[1])
+            live = frozenset(a for a, n in enumerate(node.shape) if n != 1 and a not in node.arg[1])
             if row is not None and row.axes != live:
                 end_row(src, "a reduction inside another one")
         elif op in ops.MOVEMENT_OPS and op is not ops.PERMUTE and not (op is ops.RESHAPE and _axis_map(node)):
@@ -212,7 +213,7 @@ def _row_of(node: UOp, rows: dict[UOp, _Row | None]) -> _Row | None:
     op = node.op
     if op is ops.REDUCE_AXIS:
         inner = rows[node.src[0]]
-        axes = frozenset(a for a, n in enumerate(node.shape) if n > 1 and a not in node.arg[1])
+        axes = frozenset(a for a, n in enumerate(node.shape) if n != 1 and a not in node.arg[1])
         limit = max(_largest_operand(node.src[0]), numel(node.shape))
         return _Row(axes, (node,), max(limit, inner.limit) if inner else limit)
     found = [rows[s] for s in node.src if rows[s] is not None]

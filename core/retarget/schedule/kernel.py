@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ..ir import ops
 from ..ir.index import range_size
+from ..ir.sizes import upper
 from ..ir.text import dump
 from ..ir.uop import UOp, toposort
 
@@ -46,7 +47,10 @@ class Kernel:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one launch, a multiply-accumulate counting two."""
+        """Floating-point operations of one launch, a multiply-accumulate counting two.
+
+        Sizes that are bound at launch count as their largest.
+        """
         total = 0
         for u in self.nodes:
             if u.dtype.kind == "float" and (u.op in ops.ALU_OPS or u.op is ops.REDUCE):
@@ -58,13 +62,16 @@ class Kernel:
 
     @property
     def bytes(self) -> int:
-        """Bytes that one launch moves if every parameter is read or written once."""
+        """Bytes that one launch moves if every parameter is read or written once.
+
+        Sizes that are bound at launch count as their largest.
+        """
         total = 0
         for u in self.nodes:
             if u.op is ops.PARAM:
                 count = u.dtype.itemsize
                 for n in u.arg[1]:
-                    count *= n
+                    count *= upper(n)
                 total += count
         return total
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..errors import InternalError
+from ..errors import InternalError, ShapeError
 from ..ir import dtypes, ops
 from ..ir.index import (
     FALSE,
@@ -26,7 +26,8 @@ from ..ir.index import (
     ishift,
 )  # fmt: skip
 from ..ir.simplify import alu, cast, where
-from ..ir.uop import UOp, const, numel, toposort, union
+from ..ir.sizes import shape_text, size_text, upper, variables_in
+from ..ir.uop import UOp, const, toposort, union
 from .kernel import Kernel
 
 Indices = tuple[UOp, ...]
@@ -73,8 +74,12 @@ class _Lowering:
             target = UOp(ops.PARAM, node.dtype, (), (f"out{n}", node.shape, True))
             value = self.body(node, idx, TRUE)
             stores.append(UOp(ops.STORE, dtypes.void, (target, TRUE, value, *idx)))
-        used = {u for u in toposort(stores) if u.op is ops.PARAM}  # a load may have been simplified away
-        return Kernel(tuple(stores), self.group, tuple([n for n, p in self.inputs.items() if p in used]))
+        nodes = toposort(stores)
+        used = {u for u in nodes if u.op is ops.PARAM}  # a load may have been simplified away
+        symbolic = [u for u in nodes if u.op is ops.VAR]
+        symbolic += [n for p in nodes if p.op is ops.PARAM for n in p.arg[1] if isinstance(n, UOp)]
+        inputs = tuple([n for n, p in self.inputs.items() if p in used])
+        return Kernel(tuple(stores), self.group, inputs, tuple(variables_in(symbolic)))
 
     def fresh(self, size: int, used: frozenset[UOp]) -> UOp:
         """Return a range with the smallest name that is not free in the index vector or of another size."""
@@ -118,6 +123,8 @@ class _Lowering:
                 return UOp(op, node.dtype, (self.value(src[0], idx, mask),))
             case ops.CONST:
                 return node
+            case ops.VAR:
+                return index_value(UOp(ops.VAR, dtypes.index, (), node.arg), node.dtype)
             case ops.IOTA:
                 return index_value(idx[0], node.dtype)
             case ops.CONTIGUOUS:
@@ -139,7 +146,7 @@ class _Lowering:
                 )
             case ops.FLIP:
                 flipped = [
-                    combine(((i, -1),), n - 1) if a in node.arg else i
+                    ishift(combine(((i, -1),), -1), n) if a in node.arg else i
                     for a, (i, n) in enumerate(zip(idx, node.shape, strict=True))
                 ]
                 return self.value(src[0], tuple(flipped), mask)
@@ -175,9 +182,11 @@ class _Lowering:
             if size == 0:
                 return const(0, node.dtype)
             if position.op is ops.CONST:
-                if not 0 <= position.arg < size:
+                index = combine((), position.arg)
+                inside = all_of(inside, in_bounds(index, size))
+                if inside is FALSE:
                     return const(0, node.dtype)
-                moved.append(combine((), position.arg))
+                moved.append(index)
                 continue
             if position.op is ops.CAST and position.src[0].dtype is dtypes.index:
                 index = position.src[0]  # an index computed from ranges alone: no need to go through a value
@@ -185,7 +194,7 @@ class _Lowering:
                 moved.append(index)
                 continue
             inside = all_of(inside, value_in_bounds(position, size))
-            moved.append(UOp(ops.IVALUE, dtypes.index, (position,), (0, size - 1)))
+            moved.append(UOp(ops.IVALUE, dtypes.index, (position,), (0, upper(size) - 1)))
         return self.value(source, (*moved, *idx[rank:]), all_of(mask, inside))
 
     def reduce(self, node: UOp, idx: Indices, mask: UOp) -> UOp:
@@ -220,13 +229,16 @@ def index_value(index: UOp, dtype: dtypes.DType) -> UOp:
     return const(c, dtype) if c is not None else UOp(ops.CAST, dtype, (index,))
 
 
-def value_in_bounds(position: UOp, size: int) -> UOp:
+def value_in_bounds(position: UOp, size: int | UOp) -> UOp:
     """Return the mask 0 <= position < size for an integer value."""
     dtype = position.dtype
     mask = TRUE
     if dtype.kind == "int":
         mask = alu(ops.CMPLE, const(0, dtype), position)
-    if size <= dtype.max:
+    if isinstance(size, UOp):
+        wide = position if size.vmax <= dtype.max else cast(position, dtypes.int64)
+        mask = all_of(mask, alu(ops.CMPLT, wide, index_value(size, wide.dtype)))
+    elif size <= dtype.max:
         mask = all_of(mask, alu(ops.CMPLT, position, const(size, dtype)))
     return mask
 
@@ -259,7 +271,12 @@ def reshape_indices(idx: Indices, shape: Sequence[int], source: Sequence[int]) -
         i, j = a + 1, b + 1
         p, q = left[a][1], right[b]
         while p != q:
-            if p < q:
+            try:
+                is_less = p < q
+            except ShapeError:  # it depends on a variable: what is left reshapes as a whole
+                i, j = len(left), len(right)
+                break
+            if is_less:
                 p *= left[i][1]
                 i += 1
             else:
@@ -269,9 +286,15 @@ def reshape_indices(idx: Indices, shape: Sequence[int], source: Sequence[int]) -
             out.append(left[a][0])
         else:
             flat = flatten([x for x, _ in left[a:i]], [n for _, n in left[a:i]])
-            stride = numel(right[b:j])
-            for n in right[b:j]:
-                stride //= n
+            strides = [1]
+            for n in reversed(right[b + 1 : j]):
+                strides.append(strides[-1] * n)
+            for stride in reversed(strides):
+                if type(stride) is not int:
+                    raise ShapeError(
+                        f"the reshape of {shape_text(source)} to {shape_text(shape)} divides by "
+                        f"{size_text(stride)}, which is only bound at launch; keep the symbolic axis first"
+                    )
                 q_index, flat = divmod_(flat, stride)
                 out.append(q_index)
         a, b = i, j
