@@ -167,6 +167,11 @@ class Placer:
                 reads = reads | {buffer}
                 deepest = max(deepest, self.settled.get(buffer, len(self.stack) - 1))
         elif u.op is ops.RANGE:
+            if self.stage_of:
+                raise ScheduleError(
+                    f"a stage depends on loop {u.arg[0]}, which is not open where the stage is filled; "
+                    f"put that loop outside the stage's in `order`: {self.kernel.schedule}"
+                )
             raise InternalError(f"loop {u.arg[0]} is used outside itself")
         frame = self.stack[deepest]
         if deepest == len(self.stack) - 1:

@@ -67,7 +67,7 @@ def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
         if vector is not None:
             _split_vector(axes, vector, lanes, vector in reduced and vector not in output)
     _chunk(axes, reductions)
-    order = _order(axes, [*output, *[r for r in ranges.values() if r not in output]])
+    order = _order(axes, [*output, *[r for r in ranges.values() if r not in output]], product)
     _thread(axes, order, kernel, output, reductions, capabilities)
     stages = _panel(axes, product, kernel, capabilities) if product is not None else []
     splits = [(r.arg[0], a) for r, a in axes.items() if len(a) > 1 or a[0].kind != "loop"]
@@ -250,14 +250,21 @@ def _chunk(axes: dict[UOp, list[Axis]], reductions: list[UOp]) -> None:
         axes[r][0:1] = [Axis(f"{r.arg[0]}c", None, "chunk"), Axis(axes[r][0].name, each)]
 
 
-def _order(axes: dict[UOp, list[Axis]], ranges: list[UOp]) -> list[str]:
-    """Return loops in the order of their ranges, then unrolled digits, then lanes."""
+def _order(axes: dict[UOp, list[Axis]], ranges: list[UOp], product: _Product | None) -> list[str]:
+    """Return loops in the order of their ranges, then unrolled digits, then lanes.
+
+    In a product's tile the rows' digit stands outside the columns': then one element of the left operand
+    is live at a time beside the accumulators, and not one for each row, which would spill.
+    """
     loops: list[str] = []
     unrolled: list[str] = []
     lanes: list[str] = []
     for r in ranges:
         for a in axes[r]:
             {"vector": lanes, "unroll": unrolled, "own": unrolled}.get(a.kind, loops).append(a.name)
+    if product is not None:
+        columns = {a.name for a in axes[product.columns]}
+        unrolled.sort(key=columns.__contains__)
     return [*loops, *unrolled, *lanes]
 
 
