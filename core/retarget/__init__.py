@@ -12,7 +12,7 @@ from . import array as _array
 from .array import *  # noqa: F403
 
 if TYPE_CHECKING:
-    from .pipeline import compile, load, lower, render, synchronize, with_schedule
+    from .pipeline import compile, fast_math, load, lower, render, synchronize, with_schedule
     from .registry import default_device, device, devices, select, set_default_device
     from .runtime.jit import jit
 
@@ -25,6 +25,7 @@ _LATE = {
     "default_device": "registry",
     "device": "registry",
     "devices": "registry",
+    "fast_math": "pipeline",
     "jit": "runtime.jit",
     "load": "pipeline",
     "lower": "pipeline",
@@ -36,7 +37,7 @@ _LATE = {
 }
 
 __all__ = [
-    "compile", "default_device", "device", "devices", "jit", "load", "lower", "render", "select",
+    "compile", "default_device", "device", "devices", "fast_math", "jit", "load", "lower", "render", "select",
     "set_default_device", "synchronize", "with_schedule",
 ]  # fmt: skip
 __all__ += _array.__all__

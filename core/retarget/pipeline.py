@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .schedule.kernel import Kernel
 
 _pinned: ContextVar[Schedule | None] = ContextVar("retarget_schedule", default=None)
+_fast: ContextVar[bool] = ContextVar("retarget_fast_math", default=False)
 
 
 class Toolchain:
@@ -179,9 +180,26 @@ def with_schedule(schedule: str | Schedule) -> Iterator[Schedule]:
         _pinned.reset(token)
 
 
-def pinned_schedule() -> Schedule | None:
-    """Return the schedule that `with_schedule` pins here, if any."""
-    return _pinned.get()
+@contextmanager
+def fast_math() -> Iterator[None]:
+    """Allow shorter formulas in every kernel that is compiled inside the `with` block.
+
+    They are less accurate, and hold for a smaller range of arguments: `docs/accuracy.md` has their bounds.
+    Functions under `rt.jit` keep what they were captured with.
+    """
+    token = _fast.set(True)
+    try:
+        yield
+    finally:
+        _fast.reset(token)
+
+
+def compile_options() -> str:
+    """Return what `with_schedule` and `fast_math` ask for here, as a part of cache keys."""
+    pinned, fast = _pinned.get(), _fast.get()
+    if pinned is None and not fast:
+        return ""
+    return f"{'' if pinned is None else pinned}{' fast-math' if fast else ''}"
 
 
 def _listing(program: Program) -> str:
@@ -196,7 +214,8 @@ def program_of(kernel: Kernel, tools: Toolchain) -> Program:
     from .linearize.linearize import linearize
     from .optimize.apply import apply_schedule
 
-    return linearize(apply_schedule(kernel, schedule_for(kernel, tools)), tools.capabilities)
+    scheduled = apply_schedule(kernel, schedule_for(kernel, tools))
+    return linearize(scheduled, tools.capabilities, fast_math=_fast.get())
 
 
 @debug.stage("source", lambda source: source.text)
@@ -211,6 +230,15 @@ def source_of(program: Program, tools: Toolchain, *, provenance: bool = False) -
 def binary_of(source: Source, tools: Toolchain) -> Binary:
     """Return the binary of a source."""
     return tools.compiler.compile(source)
+
+
+def build(kernel: Kernel, tools: Toolchain) -> Binary:
+    """Return a kernel's binary, and tell the plugins that look at what was compiled."""
+    source = source_of(program_of(kernel, tools), tools)
+    binary = binary_of(source, tools)
+    if tools.hooks.has("on_compiled"):
+        tools.hooks.chain("on_compiled")(kernel, source, binary)
+    return binary
 
 
 def render(kernel: Kernel, target: str, *, provenance: bool = False) -> Source:
@@ -237,7 +265,7 @@ def compile(kernel: Kernel, target: str) -> Binary:
     CompileError
         If the target's compiler is missing or refuses the source.
     """
-    return binary_of(render(kernel, target), toolchain(target))
+    return build(kernel, toolchain(target))
 
 
 def load(binary: Binary, device: str | None = None) -> Executable:

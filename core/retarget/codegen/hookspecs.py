@@ -26,21 +26,11 @@ hookspec = pluggy.HookspecMarker("retarget")
 def claim_kernel(kernel: Any, target: str) -> Any:
     """Take a whole kernel, for example to a vendor's library.
 
-    When: before a kernel is scheduled.
-    How often: once per kernel and target.
+    When: when the plan of a graph is made, before the kernel is scheduled.
+    How often: once per kernel of a plan, in each process: a plan with claimed kernels is not stored.
     Who wins: first result.
-    Returns: an executable for the kernel, or None to let it be generated.
-    """
-
-
-@hookspec
-def tensor_cores(target: str) -> Any:
-    """Offer matrix instructions beyond those in the target's capabilities.
-
-    When: when the tensor cores of a target are matched for the first time.
-    How often: once per target.
-    Who wins: nobody; all lists are joined, in call order.
-    Returns: a sequence of `TensorCore`.
+    Returns: an executable for the kernel (outputs' handles first, then inputs'), or None to let it be
+    generated.
     """
 
 
@@ -52,17 +42,6 @@ def choose_schedule(kernel: Any, target: str) -> Any:
     How often: once per kernel and target.
     Who wins: first result; a schedule that the caller pinned is not asked about.
     Returns: a schedule, or its one-line text.
-    """
-
-
-@hookspec
-def rewrite_rules(target: str, stage: str) -> Any:
-    """Add rewrite rules to a stage of lowering.
-
-    When: when a stage runs for a target for the first time.
-    How often: once per target and stage.
-    Who wins: nobody; all rules are joined, those called first are tried first.
-    Returns: a sequence of rewrite rules.
     """
 
 
@@ -327,19 +306,8 @@ def render_kernel(ctx: Any, body: Any) -> Any:
 def on_compiled(kernel: Any, source: Any, binary: Any) -> None:
     """Look at what a compiler made.
 
-    When: after a kernel was compiled, not when a cache had it.
+    When: after a kernel was compiled, also by `rt.compile`; not when a cache had it.
     How often: once per compilation.
-    Who wins: nobody; everyone is told.
-    Returns: nothing.
-    """
-
-
-@hookspec
-def on_launched(kernel: Any, device: str, seconds: float) -> None:
-    """Look at a launch and its time.
-
-    When: after a launch has finished; launches are timed only while a plugin implements this hook.
-    How often: once per launch.
     Who wins: nobody; everyone is told.
     Returns: nothing.
     """

@@ -100,10 +100,14 @@ class Legalizer:
     ----------
     caps
         What the target computes in, converts and has functions for.
+    fast_math
+        Allow shorter formulas, with the bounds of `FAST_ULP_BOUNDS`, and multiplication by a constant's
+        reciprocal in place of division.
     """
 
-    def __init__(self, caps: Capabilities) -> None:
+    def __init__(self, caps: Capabilities, fast_math: bool = False) -> None:
         self.caps = caps
+        self.fast_math = fast_math
         self._computes = frozenset(
             name for name, entry in caps.arithmetic.items()
             if entry.support is Support.SUPPORTED or (entry and name == "float64")
@@ -114,7 +118,7 @@ class Legalizer:
         """Return whether the target computes in a dtype itself; if not, float32 stands in."""
         return scalar.kind != "float" or scalar.name in self._computes
 
-    def __call__(self, op: Op, dtype: DType, src: tuple[UOp, ...], fast_math: bool = False) -> UOp:
+    def __call__(self, op: Op, dtype: DType, src: tuple[UOp, ...], fast_math: bool | None = None) -> UOp:
         """Return the value of `op` with result `dtype` on legal operands, all of the same number of lanes.
 
         Parameters
@@ -126,8 +130,7 @@ class Legalizer:
         src
             The operands, linear uops.
         fast_math
-            Allow shorter formulas, with the bounds of `FAST_ULP_BOUNDS`, and multiplication by a constant's
-            reciprocal in place of division.
+            For this op, instead of what the legalizer was made with.
 
         Raises
         ------
@@ -138,6 +141,8 @@ class Legalizer:
             return UOp(op, dtype, src)
         if op is ops.CAST:
             return self.cast(src[0], dtype)
+        if fast_math is None:
+            fast_math = self.fast_math
         scalar = src[-1].dtype.scalar
         if scalar.kind == "bool":
             if op in _BOOL:

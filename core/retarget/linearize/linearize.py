@@ -20,7 +20,10 @@ from .translate import Translator, needs_int64
 
 
 def linearize(
-    scheduled: Scheduled, capabilities: Capabilities, translation: dict[UOp, UOp] | None = None
+    scheduled: Scheduled,
+    capabilities: Capabilities,
+    translation: dict[UOp, UOp] | None = None,
+    fast_math: bool = False,
 ) -> Program:
     """Return the linear program of a scheduled kernel for a target.
 
@@ -30,6 +33,8 @@ def linearize(
         What to linearize, and what the target can do.
     translation
         Filled, if given, with what each scheduled node became: for those who show where a uop comes from.
+    fast_math
+        Allow the shorter formulas of `docs/accuracy.md`.
 
     Raises
     ------
@@ -40,7 +45,7 @@ def linearize(
     """
     nodes = toposort([*scheduled.stores, *[t.fill for t in scheduled.stages]])
     index = dtypes.int64 if needs_int64(nodes) else dtypes.int32
-    translate = Translator(Legalizer(capabilities), index, scheduled.order)
+    translate = Translator(Legalizer(capabilities, fast_math), index, scheduled.order)
     body = Placer(scheduled, translate).run()
     if translation is not None:
         translation.update(translate.memo)

@@ -20,13 +20,10 @@ from ..ir.sizes import evaluate
 from ..ir.text import dump, format_arg, parse_arg
 from ..ir.uop import UOp, numel, toposort
 from ..pipeline import (
-    Toolchain,
-    binary_of,
+    build,
+    compile_options,
     lower_graph,
-    pinned_schedule,
-    program_of,
     runtime,
-    source_of,
     strip_reshape,
     toolchain,
 )
@@ -274,14 +271,14 @@ def _find_plan(
     roots: Sequence[UOp], key: tuple[Any, ...], inputs: Sequence[UOp], device: str, symbolic: bool = False
 ) -> Plan | None:
     """Return the plan for graph nodes, or None if the graph copies between devices."""
-    pinned = pinned_schedule()
-    full_key = (device, pinned, registry().epoch, key)
+    options = compile_options()
+    full_key = (device, options, registry().epoch, key)
     plan: Plan | None = _plans.get(full_key)
     if plan is None:
         if any(u.op is ops.COPY for u in toposort(roots)):
             return None
         plan = _plans.get_or_make(
-            full_key, lambda: _make_plan(roots, key, inputs, device, str(pinned or ""), symbolic)
+            full_key, lambda: _make_plan(roots, key, inputs, device, options, symbolic)
         )
     return plan
 
@@ -360,18 +357,18 @@ def _make_plan(
     key: tuple[Any, ...],
     inputs: Sequence[UOp],
     device: str,
-    pinned: str,
+    options: str,
     symbolic: bool,
 ) -> Plan:
     tools = toolchain(find_device(device).target)
     text = _key_text(key, symbolic)
     identity = tools.identity()
-    plan = _stored_plan(digest("plan", identity, pinned, text), device)
+    plan = _stored_plan(digest("plan", identity, options, text), device)
     if plan is not None:
         return plan
     tools.hooks.has("choose_schedule")  # loads the extensions; one that is broken now counts no more
     if identity != (identity := tools.identity()):
-        plan = _stored_plan(digest("plan", identity, pinned, text), device)
+        plan = _stored_plan(digest("plan", identity, options, text), device)
         if plan is not None:
             return plan
     steps: list[tuple[str, tuple[int, ...]]] = []
@@ -386,20 +383,27 @@ def _make_plan(
             sizes.append(numel(node.shape) * node.dtype.itemsize)
         return found
 
+    claims: dict[str, Any] = {}
+    claims_any = tools.hooks.has("claim_kernel")
     for _, kernel in lower_graph(roots):
         if kernel.variables and not symbolic:
             raise _unbound()
         variables.append([v.arg[0] for v in kernel.variables])
-        kernel_key = digest("kernel", identity, pinned, str(kernel))
-        _binary(kernel_key, device, functools.partial(_compile, kernel, tools))
+        kernel_key = digest("kernel", identity, options, str(kernel))
+        claimed = tools.hooks.chain("claim_kernel")(kernel, tools.target) if claims_any else None
+        if claimed is not None:
+            claims[kernel_key] = claimed
+        else:
+            _binary(kernel_key, device, functools.partial(build, kernel, tools))
         steps.append((kernel_key, (*[slot(n) for n in kernel.outputs], *[slot(n) for n in kernel.inputs])))
     results = [(slot(strip_reshape(r)), r.dtype.name, [_written(n) for n in r.shape]) for r in roots]
     header: dict[str, Any] = {"inputs": len(inputs), "sizes": [_written(n) for n in sizes]}
     header |= {"steps": steps, "results": results}
     if symbolic:
         header["variables"] = variables
-    disk_cache().put(digest("plan", identity, pinned, text), "plan", header, b"")
-    plan = _load_plan(header, device)
+    if not claims:  # an executable that a plugin made is this process's own
+        disk_cache().put(digest("plan", identity, options, text), "plan", header, b"")
+    plan = _load_plan(header, device, claims)
     if plan is None:
         raise InternalError("a kernel was compiled and is not there")
     return plan
@@ -420,11 +424,16 @@ def _stored_plan(key: str, device: str) -> Plan | None:
     return None if stored is None else _load_plan(stored[0], device)
 
 
-def _load_plan(header: dict[str, Any], device: str) -> Plan | None:
-    """Return the plan that a cache entry describes, or None if one of its kernels is gone from the cache."""
+def _load_plan(header: dict[str, Any], device: str, claims: Mapping[str, Any] | None = None) -> Plan | None:
+    """Return the plan that a cache entry describes, or None if one of its kernels is gone from the cache.
+
+    `claims` has the executables of kernels that a plugin took.
+    """
     steps = []
     for kernel_key, slots in header["steps"]:
-        executable = _binary(kernel_key, device, None)
+        executable = claims.get(kernel_key) if claims else None
+        if executable is None:
+            executable = _binary(kernel_key, device, None)
         if executable is None:
             return None
         steps.append(Step(executable, tuple(slots)))
@@ -464,14 +473,6 @@ def _binary(key: str, device: str, make: Callable[[], Binary] | None) -> Any:
         found = find()
         return None if found is None else _kernels.get_or_make((device, key), lambda: found)
     return _kernels.get_or_make((device, key), find)
-
-
-def _compile(kernel: Any, tools: Toolchain) -> Binary:
-    source = source_of(program_of(kernel, tools), tools)
-    binary = binary_of(source, tools)
-    if tools.hooks.has("on_compiled"):
-        tools.hooks.chain("on_compiled")(kernel, source, binary)
-    return binary
 
 
 def describe_binary(binary: Binary) -> dict[str, Any]:
