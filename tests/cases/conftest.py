@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from devices import require
 
 import retarget as rt
-from retarget.errors import DeviceError
 from retarget.runtime.realize import realize
 
 
@@ -25,21 +24,11 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@functools.cache
-def _not_ready(name: str) -> str:
-    try:
-        rt.device(name)
-    except DeviceError as error:
-        return str(error)
-    return ""
-
-
 @pytest.fixture(params=["llvm", "clang", "numpy"])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """A CPU device, made the default."""
     name: str = request.param
-    if reason := _not_ready(name):
-        pytest.skip(reason)
+    require(name)
     with rt.default_device(name):
         yield name
 
@@ -48,8 +37,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
 def fast_device(request: pytest.FixtureRequest) -> Iterator[str]:
     """A device that runs machine code, for what would take an interpreter too long."""
     name: str = request.param
-    if reason := _not_ready(name):
-        pytest.skip(reason)
+    require(name)
     with rt.default_device(name):
         yield name
 

@@ -1,11 +1,11 @@
-"""Minimal graphs that were lowered wrongly once, found by random testing, on every device that is ready."""
+"""Minimal graphs that were lowered wrongly once, found by random testing, on every CPU device."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from devices import require
 
-from retarget import registry
 from retarget.conformance.bounds import evaluate, mismatches
 from retarget.conformance.execute import NOWHERE, execute
 from retarget.conformance.generate import random_values
@@ -14,7 +14,7 @@ from retarget.ir.text import parse
 from retarget.ir.uop import toposort
 from retarget.optimize.schedule import parse_schedule
 
-DEVICES = [d.name for d in registry.devices()]
+DEVICES = ["llvm", "clang", "numpy"]
 
 #: name -> (graph, schedule of every kernel or None for the heuristics')
 GRAPHS: dict[str, tuple[str, str | None]] = {
@@ -97,6 +97,6 @@ def test_regression(name: str, device: str) -> None:
     data = {u: random_values(rng, u.dtype, u.shape) for u in buffers}
     expected, bounds = evaluate(roots, data)
     choose = None if schedule is None else (lambda kernel: parse_schedule(schedule))
-    done = execute(roots, data, device, choose)
+    done = execute(roots, data, require(device), choose)
     for values, right, bound in zip(done.values, expected, bounds, strict=True):
         assert not mismatches(values, right, bound).any(), f"{values!r}, expected {right!r}"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from devices import require
 
 import retarget as rt
 from retarget.errors import DeviceError
@@ -16,10 +17,7 @@ from retarget.runtime.jit import CaptureError
 @pytest.fixture(params=["numpy", "llvm"], autouse=True)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("RETARGET_CACHE", "0")
-    try:
-        rt.device(request.param)
-    except DeviceError as error:
-        pytest.skip(str(error))
+    require(request.param)
     with rt.default_device(request.param):
         yield request.param
 

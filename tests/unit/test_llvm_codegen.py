@@ -9,8 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import linear_build
 import numpy as np
 import pytest
+from linear_build import same
 
 from retarget.codegen.driver import emit
 from retarget.codegen.hooks import HookPlugin, resolve
@@ -19,8 +21,8 @@ from retarget.errors import CompileError
 from retarget.ir import dtypes, ops
 from retarget.ir.dtypes import DType, to_numpy
 from retarget.ir.ops import Op
-from retarget.ir.uop import UOp, const
-from retarget.registry.backend import Argument, Binary, Launch, Source
+from retarget.ir.uop import UOp
+from retarget.registry.backend import Argument, Binary, Source
 from retarget.runtime.cpu import GENERIC, host
 from retarget.runtime.objects import load_object, parse_object
 from retarget_llvm import cpu
@@ -49,75 +51,15 @@ TARGETS = _runnable()
 EVERY_TARGET = cpu.TARGETS
 
 
-class Build:
-    """Appends uops to a linear program."""
-
-    def __init__(self, index: DType = INT32) -> None:
-        self.index = index
-        self.uops: list[UOp] = []
-        self.arguments: list[Argument] = []
-
-    def __call__(self, op: Op, dtype: DType, *src: UOp, arg: Any = None) -> UOp:
-        node = UOp(op, dtype, src, arg)
-        problem = op.rule(dtype, src, arg)
-        assert problem is None, f"{op} {problem}"
-        self.uops.append(node)
-        return node
-
-    def const(self, value: float, dtype: DType | None = None) -> UOp:
-        node = const(value, dtype or self.index)
-        self.uops.append(node)
-        return node
+class Build(linear_build.Build):
+    """A linear program whose parameters are declared by size."""
 
     def param(self, name: str, dtype: DType, size: int, writable: bool = False) -> UOp:
         self.arguments.append(Argument(name, "buffer", dtype.name, (size,), writable))
         return self(ops.PARAM, dtype, arg=(name, (size,), writable))
 
-    def variable(self, name: str, low: int, high: int) -> UOp:
-        self.arguments.append(Argument(name, "variable", self.index.name))
-        return self(ops.VAR, self.index, arg=(name, low, high))
-
-    def local(self, name: str, dtype: DType, shape: tuple[int, ...], space: str = "register") -> UOp:
-        return self(ops.LOCAL, dtype, arg=(name, shape, space))
-
-    def range(self, name: str, size: int | UOp, kind: str = "loop") -> UOp:
-        if isinstance(size, UOp):
-            return self(ops.RANGE, self.index, size, arg=(name, None, kind))
-        return self(ops.RANGE, self.index, arg=(name, size, kind))
-
-    def end(self, *loops: UOp) -> None:
-        for loop in loops:
-            self(ops.END, dtypes.void, loop)
-
-    def alu(self, op: Op, *src: UOp | int) -> UOp:
-        first = next(s for s in src if isinstance(s, UOp))
-        nodes = [s if isinstance(s, UOp) else self.const(s, first.dtype) for s in src]
-        dtype = nodes[-1].dtype
-        return self(op, BOOL.vector(dtype.lanes) if op in ops.COMPARISONS else dtype, *nodes)
-
-    def add(self, x: UOp, y: UOp | int) -> UOp:
-        return self.alu(ops.ADD, x, y)
-
-    def mul(self, x: UOp, y: UOp | int) -> UOp:
-        return self.alu(ops.MUL, x, y)
-
-    def broadcast(self, x: UOp, lanes: int) -> UOp:
-        return x if lanes == 1 else self(ops.BROADCAST, x.dtype.vector(lanes), x)
-
     def iota(self, lanes: int) -> UOp:
         return self(ops.VECTORIZE, self.index.vector(lanes), *(self.const(i) for i in range(lanes)))
-
-    def load(self, buffer: UOp, at: UOp, lanes: int = 1, gate: UOp | None = None, align: int = 1) -> UOp:
-        lanes = max(lanes, at.dtype.lanes, buffer.dtype.lanes)
-        gates = () if gate is None else (gate,)
-        return self(ops.LOAD, buffer.dtype.scalar.vector(lanes), buffer, at, *gates, arg=align)
-
-    def store(self, buffer: UOp, at: UOp, value: UOp, gate: UOp | None = None) -> None:
-        gates = () if gate is None else (gate,)
-        self(ops.STORE, dtypes.void, buffer, at, value, *gates, arg=1)
-
-    def program(self, name: str = "kernel", chunks: int = 1) -> Program:
-        return Program(name, tuple(self.uops), tuple(self.arguments), Launch(chunks=chunks))
 
 
 def render(program: Program, target: str = "llvm/native") -> Source:
@@ -134,16 +76,6 @@ def execute(
 ) -> None:
     kernel = BACKEND.runtime("llvm:0").load(compile_(program, target))
     kernel([a.ctypes.data for a in arrays], variables)
-
-
-def same(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> bool:
-    """Whether two arrays have the same bits, but for the payload of NaNs."""
-    assert found.dtype == wanted.dtype
-    if found.dtype.kind != "f":
-        return found.tobytes() == wanted.tobytes()
-    number = ~np.isnan(wanted)
-    bits = f"u{found.itemsize}"
-    return bool((np.isnan(found) == ~number).all() and (found.view(bits) == wanted.view(bits))[number].all())
 
 
 def samples(dtype: DType, count: int, seed: int) -> np.ndarray[Any, Any]:
@@ -664,7 +596,7 @@ def matmul(rows: int, columns: int, depth: int, lanes: int) -> Program:
     place = b.add(b.mul(b.add(b.mul(m, 6), u), columns), column(v))
     b.store(c, place, b.load(tile, b.add(b.mul(u, 2), v)))
     b.end(v, u, n, m)
-    return b.program("matmul", rows // 6)
+    return b.program("matmul", chunks=rows // 6)
 
 
 @pytest.mark.parametrize("target", TARGETS)

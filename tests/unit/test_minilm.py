@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from devices import require
 from examples.minilm import checkpoint, reference
 from examples.minilm.model import MiniLM
 
@@ -54,8 +55,7 @@ def random_weights(layers: int, width: int, inner: int, words: int, length: int)
 
 @pytest.mark.parametrize("device", ["llvm", "clang", "numpy"])
 def test_a_small_model_equals_the_reference(device: str) -> None:
-    if device not in {info.name.partition(":")[0] for info in rt.devices()}:
-        pytest.skip(f"{device} is not ready on this machine")
+    require(device)
     weights = random_weights(layers=2, width=16, inner=24, words=30, length=12)
     config = checkpoint.Config(layers=2, heads=2, epsilon=1e-12)
     ids = np.random.default_rng(2).integers(0, 30, (3, 8), np.int32)
@@ -93,8 +93,7 @@ def real() -> Any:
 
 @pytest.mark.parametrize("device", ["llvm", "clang"])
 def test_the_real_model_equals_the_reference(device: str, real: Any) -> None:
-    if device not in {info.name.partition(":")[0] for info in rt.devices()}:
-        pytest.skip(f"{device} is not ready on this machine")
+    require(device)
     weights, config, ids, mask, expected = real
     assert sorted({int(n) for n in mask.sum(axis=1)}) == [3, 9, 23]
     model = MiniLM(weights, config, device)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from devices import require
 
 import retarget as rt
-from retarget.errors import DeviceError, DTypeError, LaunchError, UnknownNameError
+from retarget.errors import DTypeError, LaunchError, UnknownNameError
 from retarget.runtime.buffers import allocate, data_of, from_numpy, host_view
 
 
 @pytest.fixture
 def llvm() -> str:
-    try:
-        return rt.device("llvm").name
-    except DeviceError as error:
-        pytest.skip(str(error))
+    return require("llvm")
 
 
 def ones(*shape: int) -> rt.Array:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from devices import require
 
 import retarget as rt
 from retarget.errors import DeviceError
@@ -169,10 +170,7 @@ def test_a_realized_array_is_not_computed_again(made: list[Any]) -> None:
 
 @pytest.fixture
 def llvm() -> str:
-    try:
-        return rt.device("llvm").name
-    except DeviceError as error:
-        pytest.skip(str(error))
+    return require("llvm")
 
 
 def test_copies_between_devices(llvm: str) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from devices import require
 
 import retarget as rt
-from retarget.errors import DeviceError, ScheduleError
+from retarget.errors import ScheduleError
 from retarget.ir import ops
 from retarget.pipeline import program_of, toolchain
 
@@ -26,10 +27,7 @@ IMAGE, FILTERS = (
 @pytest.fixture(params=["numpy", "llvm"])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("RETARGET_CACHE", "0")
-    try:
-        rt.device(request.param)
-    except DeviceError as error:
-        pytest.skip(str(error))
+    require(request.param)
     with rt.default_device(request.param):
         yield request.param
 

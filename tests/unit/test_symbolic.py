@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from devices import require
 
 import retarget as rt
 from retarget.errors import RetargetError, ShapeError, UnknownNameError
@@ -27,6 +28,7 @@ N = UOp(ops.VAR, dtypes.index, (), ("n", 1, 64))
 
 @pytest.fixture(params=["llvm", "clang", "numpy"])
 def device(request: pytest.FixtureRequest) -> str:
+    require(request.param)
     return str(request.param)
 
 
