@@ -199,7 +199,8 @@ def compile_options() -> str:
     pinned, fast = _pinned.get(), _fast.get()
     if pinned is None and not fast:
         return ""
-    return f"{'' if pinned is None else pinned}{' fast-math' if fast else ''}"
+    # An empty schedule that is pinned is not the same as none: the heuristics do not choose then.
+    return f"{'chosen' if pinned is None else f'pinned {pinned}'}{', fast math' if fast else ''}"
 
 
 def _listing(program: Program) -> str:

@@ -246,7 +246,7 @@ def test_threads_that_ask_for_new_kernels(device: str, monkeypatch: pytest.Monke
         time.sleep(0.05)
         return original(source, tools)
 
-    monkeypatch.setattr(realizing, "binary_of", counted)
+    monkeypatch.setattr(pipeline, "binary_of", counted)
     secret = float(np.random.default_rng().integers(1, 1 << 20))
     values = np.arange(100, dtype="f4")
     x = rt.asarray(values)

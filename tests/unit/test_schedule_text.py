@@ -132,10 +132,26 @@ def test_what_is_legal_after_all() -> None:
 
 
 def test_pinning_nests() -> None:
-    from retarget.pipeline import pinned_schedule
+    from retarget.pipeline import compile_options
 
     with rt.with_schedule("r0=a") as outer:
         with rt.with_schedule(Schedule()) as inner:
-            assert pinned_schedule() is inner
-        assert pinned_schedule() is outer
-    assert pinned_schedule() is None
+            assert compile_options() == f"pinned {inner}"
+        assert compile_options() == f"pinned {outer}"
+    assert compile_options() == ""
+
+
+def test_a_pinned_empty_schedule_has_its_own_plan() -> None:
+    """Neither the plan in memory nor the one on disk of the heuristics' schedule serves it."""
+    from retarget.runtime.realize import _find_plan, normal_form
+
+    values = np.arange(64 * 64, dtype="f4").reshape(64, 64)
+    x = rt.asarray(values, device="llvm")
+    y = x * 2 + 1
+    key, inputs = normal_form([y.node])
+    chosen = _find_plan([y.node], key, inputs, "llvm:0")
+    with rt.with_schedule(Schedule()):
+        pinned = _find_plan([y.node], key, inputs, "llvm:0")
+        np.testing.assert_array_equal(np.asarray(x * 2 + 1), values * 2 + 1)
+    assert chosen is not None and pinned is not None
+    assert chosen.steps[0].executable is not pinned.steps[0].executable
