@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Sequence
 
 from ..codegen.legalize import Legalizer
 from ..codegen.program import Program
+from ..errors import ScheduleError
 from ..ir import dtypes, ops
-from ..ir.index import range_size
+from ..ir.index import TRUE, range_size
 from ..ir.ops import Op
 from ..ir.sizes import upper
 from ..ir.uop import UOp, toposort
 from ..ir.verify import verify_program
 from ..optimize.apply import Scheduled
-from ..registry.backend import Argument, Launch
+from ..optimize.schedule import PARALLEL
+from ..registry.backend import Argument
 from ..registry.capabilities import Capabilities
+from .grid import map_axes
 from .place import Placer
 from .translate import Translator, needs_int64
 
@@ -45,8 +50,14 @@ def linearize(
     """
     nodes = toposort([*scheduled.stores, *[t.fill for t in scheduled.stages]])
     index = dtypes.int64 if needs_int64(nodes) else dtypes.int32
-    translate = Translator(Legalizer(capabilities, fast_math), index, scheduled.order)
-    body = Placer(scheduled, translate).run()
+    name = kernel_name(scheduled, nodes)
+    scheduled, grid = map_axes(scheduled, capabilities, index)
+    translate = Translator(Legalizer(capabilities, fast_math), index, scheduled.order, grid)
+    unlooped = ("vector", *[k for k in PARALLEL if k in capabilities.axis_kinds])
+    body = Placer(scheduled, translate, unlooped).run()
+    if grid.guard is not TRUE:
+        body = guarded(body, translate.mask(grid.guard))
+    check_local(body, capabilities)
     if translation is not None:
         translation.update(translate.memo)
         translation.update({reduction: array for reduction, (array, _) in translate.accumulators.items()})
@@ -54,8 +65,7 @@ def linearize(
     params = sorted([u for u in kernel.nodes if u.op is ops.PARAM], key=_argument_order)
     variables = kernel.variables
     linear_variables = [translate.position(u) for u in variables]
-    uops = (*params, *linear_variables, *body)
-    name = kernel_name(scheduled, nodes)
+    uops = (*params, *linear_variables, *grid.special.values(), *body)
     verify_program(uops, where=f"linearize {name}")
     arguments = (
         *[
@@ -65,8 +75,29 @@ def linearize(
         *[Argument(u.arg[0], "variable", "int64") for u in variables],
     )
     threads = [r for r in scheduled.order if r.arg[2] == "thread"]
-    launch = Launch(chunks=range_size(threads[0]) if threads else 1)
+    launch = grid.launch(range_size(threads[0]) if threads else 1)
     return Program(name, uops, arguments, launch, kernel.flops, kernel.bytes)
+
+
+def guarded(body: list[UOp], condition: UOp) -> list[UOp]:
+    """Return a body that runs where the condition holds."""
+    block = UOp(ops.IF, dtypes.void, (condition,))
+    before = [u for u in toposort([condition]) if u.op.effect is not ops.Effect.DEFINE]
+    return [*before, block, *body, UOp(ops.ENDIF, dtypes.void, (block,))]
+
+
+def check_local(body: Sequence[UOp], capabilities: Capabilities) -> None:
+    """Raise ScheduleError if a block has more local memory than the target gives it."""
+    limit = capabilities.limits.local_bytes
+    arrays = dict.fromkeys(u for u in body if u.op is ops.LOCAL and u.arg[2] == "local") if limit else {}
+    if arrays:
+        sizes = {u.arg[0]: math.prod(n for n in u.arg[1] if n) * u.dtype.itemsize for u in arrays}
+        if sum(sizes.values()) > limit:
+            text = ", ".join(f"{name} {n}" for name, n in sizes.items())
+            raise ScheduleError(
+                f"the kernel keeps {sum(sizes.values())} bytes in local memory ({text}); "
+                f"{capabilities.target} has {limit}"
+            )
 
 
 def _argument_order(param: UOp) -> tuple[bool, int]:

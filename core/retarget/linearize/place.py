@@ -18,7 +18,7 @@ decide everything:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -28,6 +28,7 @@ from ..ir.index import TRUE, flatten, range_size
 from ..ir.uop import UOp, const
 from ..optimize.apply import Scheduled
 from ..optimize.stages import Staged
+from .barriers import synchronize
 from .translate import Translator, vector_range
 
 _FAR = 1 << 30
@@ -61,8 +62,11 @@ class _Accumulator:
 class Placer:
     """One linearization.  `run` returns the flat list of uops, without parameters' definitions in front."""
 
-    def __init__(self, kernel: Scheduled, translate: Translator) -> None:
+    def __init__(
+        self, kernel: Scheduled, translate: Translator, unlooped: Collection[str] = ("vector",)
+    ) -> None:
         self.kernel = kernel
+        self.unlooped = frozenset(unlooped)  # kinds of axes that have no loop
         self.order = kernel.order
         self.translate = translate
         self.root = _Frame(None, 0)
@@ -92,6 +96,9 @@ class Placer:
             self.statement(self.path(s.ranges), _values(s), partial(self.store, s))
         while len(self.stack) > 1:
             self.close()
+        shared = frozenset([t.array for t in self.kernel.stages if t.shared and not t.private])
+        if shared:
+            synchronize(self.root.body, shared)
         out: list[UOp] = []
         _flatten(self.root, out)
         return out
@@ -99,9 +106,9 @@ class Placer:
     # -- loops -----------------------------------------------------------------------------------------------
 
     def path(self, ranges: Iterable[UOp]) -> list[UOp]:
-        """Return the loops among `ranges` in schedule order; vector axes have none."""
-        order = self.order
-        return sorted([r for r in ranges if r.arg[2] != "vector"], key=order.__getitem__)
+        """Return the loops among `ranges` in schedule order; vector and parallel axes have none."""
+        order, unlooped = self.order, self.unlooped
+        return sorted([r for r in ranges if r.arg[2] not in unlooped], key=order.__getitem__)
 
     def open(self, r: UOp) -> None:
         loop = self.translate.position(r)
@@ -148,7 +155,7 @@ class Placer:
     def place(self, u: UOp) -> UOp:
         """Make the value of a linear uop available here, computed as far out as its operands allow."""
         level = self.level
-        if u in level or u.op is ops.PARAM or u.op is ops.LOCAL or u.op is ops.VAR:
+        if u in level or u.op.effect is ops.Effect.DEFINE:
             return u
         deepest = 0
         reads: frozenset[UOp] = frozenset()
@@ -207,7 +214,7 @@ class Placer:
         """Return the looped reductions that an expression reads directly, in a fixed order."""
         found = self._reductions.get(u)
         if found is None:
-            if u.op is ops.REDUCE and u.src[1].arg[2] != "vector":
+            if u.op is ops.REDUCE and u.src[1].arg[2] not in self.unlooped:
                 found = (u,)
             else:
                 merged: dict[UOp, None] = {}
@@ -224,7 +231,7 @@ class Placer:
         found = self._stages.get((u, deep))
         if found is None:
             merged: dict[Staged, None] = {}
-            if deep or not (u.op is ops.REDUCE and u.src[1].arg[2] != "vector"):
+            if deep or not (u.op is ops.REDUCE and u.src[1].arg[2] not in self.unlooped):
                 for s in u.src:
                     for stage in self.stages(s, deep):
                         merged[stage] = None
@@ -269,7 +276,7 @@ class Placer:
                     if note:
                         first = self.bound_by.setdefault(r, {x: binding.get(x) for x in r.ranges})
                         for x in r.ranges:
-                            if first[x] is not binding.get(x) and x.arg[2] != "vector":
+                            if first[x] is not binding.get(x) and x.arg[2] not in self.unlooped:
                                 self.innermost_reader[r] = min(self.innermost_reader.get(r, _FAR), order[x])
                     if r in seen:
                         if note:

@@ -14,7 +14,10 @@ from ..ir import dtypes, ops
 from ..ir.dtypes import DType
 from ..ir.index import FALSE, TRUE, combine, conjuncts, flatten, range_size, terms
 from ..ir.uop import UOp, const
+from .grid import Grid
 
+#: Axis kinds that loops of another kind are emitted for: parallel axes are loops on a target without a grid.
+_EMITTED = {"own": "unroll", "chunk": "loop", "grid": "loop", "block": "loop", "warp": "loop"}
 _INT32_MAX = (1 << 31) - 1
 
 
@@ -57,13 +60,18 @@ class Translator:
     order
         Range -> position in the loop nest; sums of index terms follow it, so that their outer parts can be
         hoisted.
+    grid
+        What became of parallel axes.
     """
 
-    def __init__(self, legalize: Legalizer, index: DType, order: Mapping[UOp, int]) -> None:
+    def __init__(
+        self, legalize: Legalizer, index: DType, order: Mapping[UOp, int], grid: Grid | None = None
+    ) -> None:
         self.legalize = legalize
         self.index = index
         self.order = order
-        self.memo: dict[UOp, UOp] = {}
+        self.grid = grid or Grid()
+        self.memo: dict[UOp, UOp] = dict(self.grid.special)
         #: REDUCE -> (accumulator array, kernel indices of its element); filled in as accumulators are placed.
         self.accumulators: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
 
@@ -96,6 +104,8 @@ class Translator:
             if found is not None:
                 array, idx = found
                 return UOp(ops.LOAD, array.dtype, (array, self.flat(idx, array.arg[1])), 1)
+            if u.src[1].arg[2] == "warp" and u.src[1] in self.grid.shuffles:
+                return self.shuffle(u)
             if u.src[1].arg[2] != "vector":
                 raise InternalError("a reduction is read before it has an accumulator")
             inner = self(u.src[0])
@@ -126,6 +136,16 @@ class Translator:
                 UOp(ops.GEP, scalar.vector(half), (x,), tuple(range(n, n + half))) for n in (0, half)
             )
             x = self.legalize(op, scalar.vector(half), (low, high))
+        return x
+
+    def shuffle(self, u: UOp) -> UOp:
+        """Return a reduction over threads of a warp: each meets its partner at every distance."""
+        x = self(u.src[0])
+        for r in u.src[1:]:
+            distance = self.grid.shuffles[r] * range_size(r) // 2
+            while distance >= self.grid.shuffles[r]:
+                x = self.legalize(u.arg, x.dtype, (x, UOp(ops.SHUFFLE, x.dtype, (x,), distance)))
+                distance //= 2
         return x
 
     def load(self, u: UOp) -> UOp:
@@ -230,7 +250,7 @@ class Translator:
                     return UOp(
                         ops.VECTORIZE, index.vector(size), tuple([const(i, index) for i in range(size)])
                     )
-                kind = {"own": "unroll", "chunk": "loop"}.get(kind, kind)
+                kind = _EMITTED.get(kind, kind)
                 return UOp(
                     ops.RANGE,
                     index,

@@ -1,13 +1,14 @@
 """Apply a schedule to a kernel: one substitution of its ranges, then an order of the resulting axes.
 
 Reductions split into nested ones by the kinds of their axes: loop and unroll axes innermost (they share one
-accumulator, or one a lane), then own accumulators, then the vector axis (a horizontal fold), then chunks.
+accumulator, or one a lane), then own accumulators, then the vector axis (a horizontal fold), then the threads
+of a warp, then those of a block, then chunks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import ScheduleError
 from ..ir import dtypes, ops
@@ -26,7 +27,8 @@ from ..ir.index import (
 from ..ir.uop import UOp, const, sort_key, toposort
 from ..schedule.kernel import Kernel
 from ..schedule.lower import reduce, zero_outside
-from .schedule import Axis, Schedule
+from .cooperate import cooperate
+from .schedule import PARALLEL, Axis, Schedule
 from .stages import Staged, apply_stages
 
 #: Where axes go that `order` does not name: by kind, outermost first.
@@ -42,7 +44,7 @@ _RANK = {
     "vector": 6,
 }
 #: Reduction axis kinds from the innermost REDUCE outward.
-_NESTING = (("loop", "unroll"), ("own",), ("vector",), ("chunk",))
+_NESTING = (("loop", "unroll"), ("own",), ("vector",), ("warp",), ("block",), ("chunk",))
 
 
 @dataclass(slots=True)
@@ -117,12 +119,13 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
     order = _order(schedule, live)
     scheduled = Scheduled(kernel, schedule, stores, order, live, became=substitution.memo, parts=parts)
     _check(scheduled, nodes)
-    if schedule.stages:
+    if schedule.stages or any(r.arg[2] == "block" for r in order):
         position = {name: order[r] for name, r in live.items()}
         here = -1
         for name in schedule.order:  # an axis of size 1 has no loop: it stands where the one before it does
             here = position.setdefault(name, here)
-        scheduled.stores, scheduled.stages = apply_stages(schedule.stages, stores, position, order)
+        stores, stages = apply_stages(schedule.stages, stores, position, order)
+        scheduled.stores, scheduled.stages = cooperate(stores, stages, order)
         threads = [r.arg[0] for r in order if r.arg[2] == "thread"]
         if threads and any(not stage.kept and stage.at < 0 for stage in scheduled.stages):
             raise ScheduleError(f"a tile at top would be filled outside of the thread axis {threads[0]}")
@@ -171,7 +174,7 @@ def _split_symbolic(r: UOp, axes: Sequence[Axis], sizes: list[int], given: int) 
     digits = []
     whole = False
     for a, n in zip(axes, sizes, strict=True):
-        if a.size is None and a.kind in ("loop", "chunk"):
+        if a.size is None and a.kind in ("loop", "chunk", "grid"):
             digits.append(irange(divmod_(ishift(size, given - 1), given)[0], a.name, a.kind))
             whole = given == 1
         else:
@@ -182,6 +185,20 @@ def _split_symbolic(r: UOp, axes: Sequence[Axis], sizes: list[int], given: int) 
         stride *= n
     new = combine(pairs)
     return new, [d for d in digits if d.op is ops.RANGE], TRUE if whole else less_than(new, size)
+
+
+def substitute(s: Scheduled, replaced: dict[UOp, UOp]) -> Scheduled:
+    """Return a scheduled kernel with other index expressions in place of some ranges."""
+    nodes = toposort([*s.stores, *[t.fill for t in s.stages]])
+    parts = {u: [u] for u in nodes if u.op is ops.RANGE}
+    substitution = _Substitution(replaced, parts, {})
+    stages = [replace(t, fill=substitution.store(t.fill)) for t in s.stages]
+    new = dict.fromkeys(r for x in replaced.values() for r in sorted(x.ranges, key=sort_key))
+    order = {r: n - len(new) - 1 for n, r in enumerate(new)} | s.order
+    return replace(
+        s, stores=[substitution.store(x) for x in s.stores], stages=stages, order=order,
+        became={u: substitution(v) if v.op is not ops.STORE else v for u, v in s.became.items()},
+    )  # fmt: skip
 
 
 class _Substitution:
@@ -252,8 +269,10 @@ class _Substitution:
             value = reduce(fold, value, [a for a in axes if a.arg[2] in kinds])
         rest = [a for a in axes if not any(a.arg[2] in kinds for kinds in _NESTING)]
         if rest:
+            waits = "blocks of a grid" if rest[0].arg[2] == "grid" else "threads"
             raise ScheduleError(
-                f"axis {rest[0].arg[0]} of kind {rest[0].arg[2]} cannot hold a reduction on this target"
+                f"axis {rest[0].arg[0]} of kind {rest[0].arg[2]} cannot hold a reduction: {waits} do not "
+                "wait for each other; block, warp, loop, unroll, own and vector axes can"
             )
         return value
 
@@ -263,7 +282,10 @@ def _order(schedule: Schedule, axes: dict[str, UOp]) -> dict[UOp, int]:
     rest = [r for r in axes.values() if r not in named]
     front = [r for r in rest if r.arg[2] in ("grid", "thread")]
     back = sorted([r for r in rest if r not in front], key=lambda r: _RANK[r.arg[2]])
-    return {r: n for n, r in enumerate([*front, *named, *back])}
+    nest = [*front, *named, *back]
+    # What has no loop is outside of all loops, whatever `order` says.
+    nest.sort(key=lambda r: _RANK[r.arg[2]] if r.arg[2] in PARALLEL else _RANK["chunk"])
+    return {r: n for n, r in enumerate(nest)}
 
 
 def _check(s: Scheduled, nodes: list[UOp]) -> None:

@@ -29,6 +29,8 @@ AXIS_KINDS: dict[str, str] = {
     "g": "grid", "b": "block", "w": "warp", "t": "thread", "l": "loop", "u": "unroll", "v": "vector",
     "a": "own", "c": "chunk",
 }  # fmt: skip
+#: Kinds of axes that have no loop on a device with a grid: its blocks, threads and lanes are the iterations.
+PARALLEL = frozenset({"grid", "block", "warp"})
 _LETTERS = {kind: letter for letter, kind in AXIS_KINDS.items()}
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)(?:/(\d+))?(?::([a-z]))?\s*")
 

@@ -10,14 +10,27 @@ A *kept* expression has no copy loops of its own: the first pass that needs it s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import ScheduleError, UnknownNameError
 from ..ir import dtypes, ops
-from ..ir.index import TRUE, all_of, combine, conjuncts, ge0, in_bounds, irange, range_size, terms
+from ..ir.index import (
+    TRUE,
+    all_of,
+    combine,
+    conjuncts,
+    divmod_,
+    ge0,
+    in_bounds,
+    irange,
+    less_than,
+    range_size,
+    terms,
+)  # fmt: skip
 from ..ir.uop import UOp, sort_key, toposort
-from .schedule import Stage
+from .schedule import PARALLEL, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +47,21 @@ class Staged:
         For a tile, the copy loops in order; empty for a kept expression, which is stored by its first reader.
     at
         Position in the loop nest of the loop that it is filled in; -1 outside of all.
+    kept
+        Whether it is a kept expression.
+    shared
+        Whether the array is one that all threads of a block share.
+    private
+        Whether each thread reads only elements that it wrote itself.
     """
 
     array: UOp
     fill: UOp
     loops: tuple[UOp, ...]
     at: int
-
-    @property
-    def kept(self) -> bool:
-        return not self.loops
+    kept: bool = False
+    shared: bool = False
+    private: bool = False
 
 
 @dataclass(slots=True)
@@ -102,12 +120,13 @@ def apply_stages(
                 raise UnknownNameError("stage", stage.what, known, f"in {stage}")
             old = matching[-1]
             new, staged = _keep(stage, old, at, order, stores, len(done))
-        stores = _replace(stores, old, new)
+        stores = replaced(stores, old, new)
         done.append(staged)
     return stores, done
 
 
-def _replace(stores: list[UOp], old: UOp, new: UOp) -> list[UOp]:
+def replaced(stores: list[UOp], old: UOp, new: UOp) -> list[UOp]:
+    """Return the stores with one expression in place of another."""
     memo: dict[UOp, UOp] = {old: new}
     for u in toposort(stores):
         if u not in memo:
@@ -117,7 +136,8 @@ def _replace(stores: list[UOp], old: UOp, new: UOp) -> list[UOp]:
 
 def _tile(stage: Stage, load: UOp, at: int, order: dict[UOp, int], number: int) -> tuple[UOp, Staged]:
     buffer, mask, *idx = load.src
-    inner = {r for r in load.ranges if order[r] > at and r.arg[2] != "thread"}
+    threads = _threads(order) if stage.space == "local" else []
+    inner = {r for r in load.ranges if _varies(r, order, at, stage.space)}
     for r in sorted(inner, key=sort_key):
         if r.src:
             raise ScheduleError(
@@ -148,26 +168,30 @@ def _tile(stage: Stage, load: UOp, at: int, order: dict[UOp, int], number: int) 
         dims.extend(reversed(mine))
     if not dims:
         raise ScheduleError(f"{stage}: the loops inside {stage.at} touch only one element of {stage.what}")
+    copied = dims
     if stage.layout:
         dims = _laid_out(stage, dims)
     outer = sorted((r for r in load.ranges if r not in inner), key=order.__getitem__)
     shape = (*[0] * len(outer), *[d.extent for d in dims])
     array = UOp(ops.LOCAL, load.dtype, (), (f"{stage.what}_tile{number}", shape, _space(stage)))
     loops = []
-    for n, d in enumerate(dims):
+    for n, d in enumerate(dims if not threads else ()):
         member = d.members[0][0]
         kind = "vector" if member.arg[2] == "vector" and len(d.members) == 1 and d.stride == 1 else "loop"
         loop = irange(d.extent, f"{member.arg[0]}c{number}", kind)
         loops.append(loop)
         if loop.op is ops.RANGE:
             order[loop] = (1 << 20) + number * 64 + n
+    here, copies, surplus = tuple(loops), tuple([x for x in loops if x.op is ops.RANGE]), TRUE
+    if threads:
+        here, copies, surplus = _spread(copied, dims, threads, number, order)
 
     def moved(index: UOp) -> UOp | None:
         """Return an index or mask over the copy loops, or None if it is no function of the tile."""
         c, parts = terms(index)
         left = dict(parts)
         pairs = []
-        for d, loop in zip(dims, loops, strict=True):
+        for d, loop in zip(dims, here, strict=True):
             r0, k0 = d.members[0]
             unit = left.get(r0, 0)
             if unit * d.stride % k0:
@@ -187,7 +211,7 @@ def _tile(stage: Stage, load: UOp, at: int, order: dict[UOp, int], number: int) 
         if there is None:
             raise ScheduleError(f"{stage}: an index of {stage.what} is no function of its tile")
         source.append(there)
-    in_copy, on_read = TRUE, TRUE
+    in_copy, on_read = surplus, TRUE
     for part in conjuncts(mask):
         there = moved(part.src[0]) if part.op is ops.GE0 else (part if not part.ranges & inner else None)
         if there is None:
@@ -198,11 +222,55 @@ def _tile(stage: Stage, load: UOp, at: int, order: dict[UOp, int], number: int) 
         in_copy = all_of(in_copy, *[in_bounds(i, n) for i, n in zip(source, buffer.arg[1], strict=True)])
     fill = UOp(
         ops.STORE, dtypes.void,
-        (array, TRUE, UOp(ops.LOAD, load.dtype, (buffer, in_copy, *source)), *outer, *loops),
+        (array, surplus, UOp(ops.LOAD, load.dtype, (buffer, in_copy, *source)), *outer, *here),
     )  # fmt: skip
     position = [combine([(r, k // d.stride) for r, k in d.members]) for d in dims]
     read = UOp(ops.LOAD, load.dtype, (array, on_read, *outer, *position))
-    return read, Staged(array, fill, tuple(x for x in loops if x.op is ops.RANGE), at)
+    return read, Staged(array, fill, copies, at, shared=bool(threads))
+
+
+def _threads(order: dict[UOp, int]) -> list[UOp]:
+    """Return the axes that count the threads of a block, the fastest last."""
+    axes = sorted((r for r in order if r.arg[2] in ("block", "warp")), key=order.__getitem__)
+    return [r for r in axes if r.arg[2] == "block"] + [r for r in axes if r.arg[2] == "warp"]
+
+
+def _varies(r: UOp, order: dict[UOp, int], at: int, space: str) -> bool:
+    """Whether an array that is filled inside the loop at position `at` has a dimension for a range."""
+    kind = r.arg[2]
+    if kind in ("grid", "thread"):  # each block, each CPU thread, has an array of its own
+        return False
+    return space == "local" if kind in PARALLEL else order[r] > at
+
+
+def _spread(
+    copied: list[_Dim], dims: list[_Dim], threads: list[UOp], number: int, order: dict[UOp, int]
+) -> tuple[tuple[UOp, ...], tuple[UOp, ...], UOp]:
+    """Spread a copy over the threads of a block: neighbours copy neighbouring elements of the buffer.
+
+    Returns
+    -------
+    The position in each of `dims`, the copy loop (none if each thread copies at most one element), and the
+    mask of those that copy at all.
+    """
+    count = math.prod(range_size(r) for r in threads)
+    total = math.prod(d.extent for d in copied)
+    stride, pairs = 1, []
+    for r in reversed(threads):
+        pairs.append((r, stride))
+        stride *= range_size(r)
+    loop = irange(-(-total // count), f"c{number}")
+    flat = combine([(loop, count), *pairs])
+    at: dict[int, UOp] = {}
+    rest = flat
+    for d in reversed(copied[1:]):
+        rest, at[id(d)] = divmod_(rest, d.extent)
+    at[id(copied[0])] = rest
+    copies = (loop,) if loop.op is ops.RANGE else ()
+    if copies:
+        order[loop] = (1 << 20) + number * 64
+    surplus = less_than(flat, total) if flat.vmax >= total else TRUE
+    return tuple([at[id(d)] for d in dims]), copies, surplus
 
 
 def _laid_out(stage: Stage, dims: list[_Dim]) -> list[_Dim]:
@@ -227,14 +295,17 @@ def _keep(
             raise ScheduleError(f"{stage}: {stage.what} does not have the output's ranges, dtype and bounds")
         array, where = target, tuple(idx)
     else:
-        inner = sorted((r for r in value.ranges if order[r] > at), key=order.__getitem__)
-        outer = sorted((r for r in value.ranges if order[r] <= at), key=order.__getitem__)
+        dims = {r for r in value.ranges if _varies(r, order, at, stage.space)}
+        inner = sorted(dims, key=order.__getitem__)
+        outer = sorted((r for r in value.ranges if r not in dims), key=order.__getitem__)
         shape = (*[0] * len(outer), *[range_size(r) for r in inner])
         array = UOp(ops.LOCAL, value.dtype, (), (f"{stage.what.lower()}_row{number}", shape, _space(stage)))
         where = (*outer, *inner)
     fill = UOp(ops.STORE, dtypes.void, (array, TRUE, value, *where))
     read = UOp(ops.LOAD, value.dtype, (array, TRUE, *where))
-    return read, Staged(array, fill, (), at)
+    threads = _threads(order) if stage.space == "local" else []
+    own = all(r in value.ranges for r in threads)
+    return read, Staged(array, fill, (), at, kept=True, shared=bool(threads), private=own)
 
 
 def _space(stage: Stage) -> str:

@@ -6,8 +6,9 @@ a class in a fifth of the time that a frozen dataclass takes.
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -62,12 +63,42 @@ class Launch(NamedTuple):
 
     `grid` and `block` are the sizes on a device with a grid; `chunks` is the number of independent pieces
     that a CPU kernel's thread axis has (1: not parallel).  A kernel that clears no output itself needs
-    nothing else.
+    nothing else.  A size that depends on variables is the text of a Python expression of their names.
     """
 
-    grid: tuple[int, ...] = ()
-    block: tuple[int, ...] = ()
+    grid: tuple[int | str, ...] = ()
+    block: tuple[int | str, ...] = ()
     chunks: int = 1
+
+    def sizes(self, variables: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the grid and the block along x, y, z for one launch."""
+        return (
+            tuple([n if isinstance(n, int) else _evaluate(n, variables) for n in self.grid]),
+            tuple([n if isinstance(n, int) else _evaluate(n, variables) for n in self.block]),
+        )
+
+
+def _evaluate(text: str, variables: Mapping[str, int]) -> int:
+    """Return the value of an expression made of names, integers and + - * // %."""
+    import ast
+
+    def value(node: ast.AST) -> int:
+        match node:
+            case ast.Constant(value=int(n)):
+                return n
+            case ast.Name(id=name):
+                return variables[name]
+            case ast.UnaryOp(op=ast.USub(), operand=x):
+                return -value(x)
+            case ast.BinOp(left=x, op=op, right=y) if type(op) in operators:
+                return operators[type(op)](value(x), value(y))
+        raise ValueError(f"{text!r} is no launch size: it is made of names, integers and + - * // %")
+
+    operators: dict[type, Callable[[int, int], int]] = {
+        ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+        ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    }  # fmt: skip
+    return value(ast.parse(text, mode="eval").body)
 
 
 class Source(NamedTuple):

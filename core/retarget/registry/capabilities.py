@@ -40,6 +40,8 @@ class Limits(NamedTuple):
         Largest number of threads in a block.
     local_bytes
         Local (shared) memory that one block may use, in bytes; on a CPU, stack that one kernel may use.
+    warp
+        Threads that run together and exchange values by SHUFFLE: warp axes hold at most that many.
     """
 
     arguments: int = 0
@@ -47,6 +49,7 @@ class Limits(NamedTuple):
     block: tuple[int, ...] = ()
     block_threads: int = 0
     local_bytes: int = 0
+    warp: int = 0
 
 
 class TensorCore(NamedTuple):

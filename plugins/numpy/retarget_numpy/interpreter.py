@@ -4,9 +4,10 @@ A program is translated once to the Python source of a function that runs one th
 and that function is called for every thread of the launch.  Scalars are NumPy scalars, vectors are arrays of
 shape `(lanes,)`.
 
-* The threads of a block run in turn, each until it has to meet others: at a BARRIER all threads of the block,
-  at a SHUFFLE the two partners, at a WMMA the aligned group of `TensorCore.threads` threads, each bringing
-  its fragments as vectors in the order of the descriptor's layouts.  Threads that wait in vain are an error.
+* The threads of a block run in turn, in any order that is asked for, each until it has to meet others: at a
+  BARRIER all threads of the block, at a SHUFFLE the two partners, at a WMMA the aligned group of
+  `TensorCore.threads` threads, each bringing its fragments as vectors in the order of the descriptor's
+  layouts.  Threads that wait in vain are an error.
 * SPECIALs whose name begins with "grid" count blocks; all others count the threads of a block.  Thread
   numbers count fastest along the SPECIAL whose name sorts first ("block0" before "block1"); one that begins
   with "warp" comes before all others.
@@ -22,10 +23,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -51,6 +53,9 @@ from .semantics import (
 Array = np.ndarray[Any, Any]
 #: A thread that may meet others: yields (position of the uop it waits at, what it brings).
 Thread = Generator[tuple[int, Any], Any, None]
+
+#: "forward", "reverse", or the seed of a random order.
+Order = Literal["forward", "reverse"] | int
 
 _FILE = "<linear program>"
 
@@ -116,7 +121,10 @@ class Interpreter:
         self._thread: Callable[..., Any] = translation.names["thread"]
 
     def __call__(
-        self, buffers: Mapping[str, Array] | Sequence[Array], variables: Mapping[str, int] | None = None
+        self,
+        buffers: Mapping[str, Array] | Sequence[Array],
+        variables: Mapping[str, int] | None = None,
+        order: Order = "forward",
     ) -> None:
         """Execute the program.
 
@@ -126,6 +134,9 @@ class Interpreter:
             C-contiguous arrays for the PARAMs, by name or in the order in which they stand in the program.
         variables
             The values of the VARs, by name.
+        order
+            In which order blocks run, and the threads of a block between two meetings: "forward", "reverse",
+            or the seed of a random one.  A program whose barriers suffice gives the same in all of them.
 
         Raises
         ------
@@ -136,17 +147,19 @@ class Interpreter:
         """
         bound = self._bind_variables(variables or {})
         arguments = bound | self._bind_buffers(buffers, {u.arg[0]: int(v) for u, v in bound.items()})
+        sizes = {u.arg[0]: int(v) for u, v in bound.items()}
+        shuffle = _order(order)
         specials = sorted((u for u in self._parameters if u.op is ops.SPECIAL), key=_thread_order)
         grid = [u for u in specials if u.arg[0].startswith("grid")]
         block = [u for u in specials if not u.arg[0].startswith("grid")]
         with quiet():
-            for block_index in _indices(grid):
+            for block_index in shuffle(_indices(grid, sizes)):
                 shared = self._locals(register=False)
                 threads = [
                     arguments | shared | block_index | index | self._locals(register=True)
-                    for index in _indices(block)
+                    for index in _indices(block, sizes)
                 ]
-                self._run_block([self._start(values) for values in threads])
+                self._run_block([self._start(values) for values in threads], shuffle)
 
     def _bind_buffers(
         self, buffers: Mapping[str, Array] | Sequence[Array], variables: Mapping[str, int]
@@ -203,17 +216,19 @@ class Interpreter:
             self._thread, **{name: values[u] for u, name in self._parameters.items()}, stages=_Stages()
         )
 
-    def _run_block(self, starts: Sequence[Callable[[], Any]]) -> None:
+    def _run_block(
+        self, starts: Sequence[Callable[[], Any]], shuffle: Callable[[list[Any]], list[Any]]
+    ) -> None:
         try:
             if not self._meets:
-                for start in starts:
+                for start in shuffle(list(starts)):
                     start()
                 return
             threads: list[Thread] = [start() for start in starts]
             waiting: dict[int, tuple[int, Any]] = {}
             ready: dict[int, Any] = dict.fromkeys(range(len(threads)))
             while ready:
-                for number, met in ready.items():
+                for number, met in shuffle(list(ready.items())):
                     try:
                         waiting[number] = threads[number].send(met)
                     except StopIteration:
@@ -277,9 +292,19 @@ def _thread_order(u: UOp) -> tuple[bool, str]:
     return not u.arg[0].startswith("warp"), u.arg[0]
 
 
-def _indices(specials: Sequence[UOp]) -> list[dict[UOp, Value]]:
+def _order(order: Order) -> Callable[[list[Any]], list[Any]]:
+    """Return what puts the blocks of a grid, or threads that may go on, into an order."""
+    if order == "forward":
+        return list
+    if order == "reverse":
+        return lambda items: items[::-1]
+    rng = random.Random(order)
+    return lambda items: rng.sample(items, len(items))
+
+
+def _indices(specials: Sequence[UOp], variables: Mapping[str, int]) -> list[dict[UOp, Value]]:
     """Return the values that the SPECIALs take together; the first is the fastest."""
-    sizes = [range(u.arg[1]) for u in reversed(specials)]
+    sizes = [range(index_value(u.arg[1], variables)) for u in reversed(specials)]
     return [
         {u: _type(u.dtype)(i) for u, i in zip(reversed(specials), point, strict=True)}
         for point in itertools.product(*sizes)
