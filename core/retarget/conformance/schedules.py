@@ -77,9 +77,7 @@ def _tamed(splits: list[tuple[str, list[Axis]]]) -> list[tuple[str, list[Axis]]]
     return found
 
 
-def _stages(
-    kernel: Kernel, rng: random.Random, names: list[str], capabilities: Capabilities
-) -> list[Stage]:
+def _stages(kernel: Kernel, rng: random.Random, names: list[str], capabilities: Capabilities) -> list[Stage]:
     """Return at most one stage: of a parameter that is read, or of an expression."""
     if rng.random() < 0.6 or not names:
         return []

@@ -153,9 +153,7 @@ def _divmod(a: Any, b: Any) -> Any:
             pairs.append((product, factor // k))
         else:
             return _size(combine(pairs)), 0
-    raise ShapeError(
-        f"{size_text(a)} divided by {size_text(b)} is no size known now"
-    )
+    raise ShapeError(f"{size_text(a)} divided by {size_text(b)} is no size known now")
 
 
 def _factors(x: UOp) -> list[UOp]:

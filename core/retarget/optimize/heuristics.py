@@ -2,10 +2,7 @@
 
 Ranges whose size is bound at launch stay whole: they are neither tiled, vectorized nor cut for threads.
 
-1. *Products*: a sum of products of two operands, each free of an output axis of the other (a matmul, a
-   convolution), gets a tile of accumulators, vectors along one of those axes and rows along the other, so
-   that each loaded vector is used several times.  The operand with the vectors is packed into a local panel
-   that stays in the cache.
+1. *Products*, such as matmuls and convolutions, have a module of their own, `products`.
 2. *Vector axis* of everything else: the range along which most accesses are contiguous, and none has to
    gather if that can be had.
 3. *Own accumulators*: a reduction along the vector axis gets several, to hide the latency of its additions.
@@ -17,14 +14,14 @@ Ranges whose size is bound at launch stay whole: they are neither tiled, vectori
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..ir import dtypes, ops
-from ..ir.index import flatten, range_size, terms
+from ..ir.index import range_size
 from ..ir.uop import UOp
 from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
-from .schedule import Axis, Schedule, Stage
+from .accesses import Access, access_of
+from .products import choose_product_schedule
+from .schedule import Axis, Schedule
 
 #: Scalar operations below which a kernel is not cut for threads: about 20 microseconds of vector work.
 PARALLEL_WORK = 1 << 16
@@ -34,59 +31,33 @@ PIECES = 4
 RUN = 1 << 13
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """One load or store: its flat index by range, and how much memory it touches."""
-
-    coefficients: dict[UOp, int]
-    irregular: frozenset[UOp]
-    is_store: bool
-
-
 def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
     """Return a legal schedule for a kernel on a target with or without a vector ALU and threads."""
     ranges = kernel.ranges
     if not ranges:
         return Schedule()
-    accesses = [_access(u) for u in kernel.nodes if u.op in (ops.LOAD, ops.STORE)]
+    accesses = [access_of(u) for u in kernel.nodes if u.op in (ops.LOAD, ops.STORE)]
     output = [r for r in ranges.values() if all(r in s.ranges for s in kernel.stores)]
     reductions = [u for u in kernel.nodes if u.op is ops.REDUCE]
     reduced = {r for u in reductions for r in u.src[1:]}
     bits = max([u.dtype.bits for u in kernel.nodes if u.op in (ops.LOAD, ops.STORE) and u.dtype.bits] or [32])
     bits = max([bits, *[u.dtype.bits for u in kernel.nodes if u.op is ops.REDUCE]])
     lanes = capabilities.vector_bits // max(bits, 8) if "vector" in capabilities.axis_kinds else 0
-    axes: dict[UOp, list[Axis]] = {r: [Axis(name)] for name, r in ranges.items()}
-    product = (
-        _product(reductions, output, accesses) if lanes >= 2 and "unroll" in capabilities.axis_kinds else None
-    )
+    product = choose_product_schedule(kernel, reductions, accesses, lanes, capabilities)
     if product is not None:
-        outer = _tile(axes, product, lanes, capabilities)
-        output = [*[r for r in output if r not in outer], *outer]
-    else:
-        vector = _vector_axis(list(ranges.values()), accesses, lanes, output)
-        if vector is not None:
-            _split_vector(axes, vector, lanes, vector in reduced and vector not in output)
+        return product
+    axes: dict[UOp, list[Axis]] = {r: [Axis(name)] for name, r in ranges.items()}
+    vector = _vector_axis(list(ranges.values()), accesses, lanes, output)
+    if vector is not None:
+        _split_vector(axes, vector, lanes, vector in reduced and vector not in output)
     _chunk(axes, reductions)
-    order = _order(axes, [*output, *[r for r in ranges.values() if r not in output]], product)
+    order = _order(axes, [*output, *[r for r in ranges.values() if r not in output]])
     _thread(axes, order, kernel, output, reductions, capabilities)
-    stages = _panel(axes, product, kernel, capabilities) if product is not None else []
     splits = [(r.arg[0], a) for r, a in axes.items() if len(a) > 1 or a[0].kind != "loop"]
-    return Schedule.of(splits, order, stages)
+    return Schedule.of(splits, order)
 
 
-def _access(u: UOp) -> _Access:
-    idx = u.src[2:] if u.op is ops.LOAD else u.src[3:]
-    coefficients: dict[UOp, int] = {}
-    irregular: set[UOp] = set()
-    for atom, k in terms(flatten(idx, u.src[0].arg[1]))[1]:
-        if atom.op is ops.RANGE:
-            coefficients[atom] = k
-        else:
-            irregular |= atom.ranges
-    return _Access(coefficients, frozenset(irregular), u.op is ops.STORE)
-
-
-def _vector_axis(ranges: list[UOp], accesses: list[_Access], lanes: int, output: list[UOp]) -> UOp | None:
+def _vector_axis(ranges: list[UOp], accesses: list[Access], lanes: int, output: list[UOp]) -> UOp | None:
     """Return the range to vectorize: contiguous in as many accesses as possible, strided in few."""
     best, best_score = None, 0
     for r in ranges:
@@ -128,114 +99,6 @@ def _split_vector(axes: dict[UOp, list[Axis]], vector: UOp, lanes: int, is_reduc
     axes[vector] = digits
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """A sum of products: `columns` is an output axis of `right` alone, `rows` one of `left` alone."""
-
-    reduction: UOp
-    left: UOp
-    right: UOp
-    rows: UOp
-    columns: UOp
-
-
-def _product(reductions: list[UOp], output: list[UOp], accesses: list[_Access]) -> _Product | None:
-    """Return the kernel's only reduction as a product, if it is one."""
-    if len(reductions) != 1:
-        return None
-    (r,) = reductions
-    if r.arg is not ops.ADD or r.src[0].op is not ops.MUL:
-        return None
-    a, b = r.src[0].src
-    known = [x for x in output if not x.src]
-    only_a = [x for x in known if x in a.ranges and x not in b.ranges]
-    only_b = [x for x in known if x in b.ranges and x not in a.ranges]
-    if not only_a or not only_b:
-        return None
-    stores = [x for x in accesses if x.is_store]
-    contiguous = [x for x in (*only_a, *only_b) if all(s.coefficients.get(x) == 1 for s in stores)]
-    columns = contiguous[0] if contiguous else max((*only_a, *only_b), key=range_size)
-    if columns in only_a:
-        a, b, only_a = b, a, only_b
-    return _Product(r, a, b, max(only_a, key=range_size), columns)
-
-
-def _tile(
-    axes: dict[UOp, list[Axis]], product: _Product, lanes: int, capabilities: Capabilities
-) -> list[UOp]:
-    """Split the axes of a product into a register tile; return them in loop order, the columns' blocks
-    outside.
-
-    The tile has two vectors by as many rows as leave registers for the operands: it takes about eight
-    independent multiply-accumulates to keep the units busy.  Rows that divide the axis are preferred to a
-    masked remainder.
-    """
-    rows, columns = product.rows, product.columns
-    width = lanes
-    while width > range_size(columns):
-        width //= 2
-    if range_size(columns) % width and range_size(columns) < 4 * width:
-        while range_size(columns) % width:
-            width //= 2
-    vectors = 2 if range_size(columns) % (2 * width) == 0 else 1
-    budget = min(8, max(2, (capabilities.registers - 3) // vectors))
-    height = range_size(rows)
-    tall = next((n for n in range(budget, 2, -1) if height % n == 0), min(4, budget, height))
-    name = columns.arg[0]
-    inner = []
-    if vectors > 1:
-        inner.append(Axis(f"{name}u", vectors, "unroll"))
-    if width > 1:
-        inner.append(Axis(f"{name}v", width, "vector"))
-    if inner:
-        axes[columns] = [Axis(f"{name}o"), *inner]
-    if tall > 1:
-        axes[rows] = [Axis(f"{rows.arg[0]}o"), Axis(f"{rows.arg[0]}u", tall, "unroll")]
-    return [columns, rows]
-
-
-def _panel(
-    axes: dict[UOp, list[Axis]], product: _Product, kernel: Kernel, capabilities: Capabilities
-) -> list[Stage]:
-    """Return the stage that packs the panel of the right operand that one block of columns touches.
-
-    It pays when the panel is read for several blocks of rows, or when its columns are not contiguous; it is
-    made when the operand is a plain load with one range per axis, and the panel fits the space for local
-    arrays.
-    """
-    load = product.right
-    while load.op is ops.CAST:
-        load = load.src[0]
-    reduced = product.reduction.src[1:]
-    if (
-        load.op is not ops.LOAD
-        or axes[product.columns][-1].kind != "vector"
-        or any(len(axes[r]) > 1 or r.src for r in reduced)
-    ):
-        return []
-    if sum(u.op is ops.LOAD and u.src[0] is load.src[0] for u in kernel.nodes) > 1:
-        return []  # a tile serves one index; this is a product of an array with itself
-    for index in load.src[2:]:
-        parts = terms(index)[1]
-        if len(parts) > 1 or any(atom.op is not ops.RANGE for atom, _ in parts):
-            return []
-    depth = 1
-    for r in reduced:
-        if r in load.ranges:
-            depth *= range_size(r)
-    inner = [a for a in axes[product.columns] if a.kind in ("unroll", "vector")]
-    width = 1
-    for a in inner:
-        width *= a.size or 1
-    blocks = range_size(product.rows) // max([a.size or 1 for a in axes[product.rows]])
-    room = capabilities.limits.local_bytes or (64 << 10)
-    if depth < 16 or blocks < 4 or depth * width * load.dtype.itemsize > room:
-        return []
-    block = [a.name for a in axes[product.columns] if a not in inner][-1]
-    layout = (*[r.arg[0] for r in reduced if r in load.ranges], *[a.name for a in inner])
-    return [Stage(load.src[0].arg[0], block, layout)]
-
-
 def _chunk(axes: dict[UOp, list[Axis]], reductions: list[UOp]) -> None:
     """Cut the loops of long float32 sums into chunks, each with a partial sum."""
     sums = [u for u in reductions if u.arg is ops.ADD and u.dtype is dtypes.float32]
@@ -250,21 +113,14 @@ def _chunk(axes: dict[UOp, list[Axis]], reductions: list[UOp]) -> None:
         axes[r][0:1] = [Axis(f"{r.arg[0]}c", None, "chunk"), Axis(axes[r][0].name, each)]
 
 
-def _order(axes: dict[UOp, list[Axis]], ranges: list[UOp], product: _Product | None) -> list[str]:
-    """Return loops in the order of their ranges, then unrolled digits, then lanes.
-
-    In a product's tile the rows' digit stands outside the columns': then one element of the left operand
-    is live at a time beside the accumulators, and not one for each row, which would spill.
-    """
+def _order(axes: dict[UOp, list[Axis]], ranges: list[UOp]) -> list[str]:
+    """Return loops in the order of their ranges, then unrolled digits, then lanes."""
     loops: list[str] = []
     unrolled: list[str] = []
     lanes: list[str] = []
     for r in ranges:
         for a in axes[r]:
             {"vector": lanes, "unroll": unrolled, "own": unrolled}.get(a.kind, loops).append(a.name)
-    if product is not None:
-        columns = {a.name for a in axes[product.columns]}
-        unrolled.sort(key=columns.__contains__)
     return [*loops, *unrolled, *lanes]
 
 

@@ -277,9 +277,7 @@ def _find_plan(
     if plan is None:
         if any(u.op is ops.COPY for u in toposort(roots)):
             return None
-        plan = _plans.get_or_make(
-            full_key, lambda: _make_plan(roots, key, inputs, device, options, symbolic)
-        )
+        plan = _plans.get_or_make(full_key, lambda: _make_plan(roots, key, inputs, device, options, symbolic))
     return plan
 
 
