@@ -618,6 +618,55 @@ def test_register_tile_stays_in_registers() -> None:
     assert not vectors
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_registers_survive_conditions_and_loops_that_may_be_empty(size: int, gated: bool) -> None:
+    """An array of values has the right one after each join, whichever way control came."""
+    b = Build()
+    o = b.param("out", INT32, 3, True)
+    n = b.variable("n", 0, 8)
+    acc = b.local("acc", INT32, (3,))
+    for at, value in enumerate((7, 11)):  # the third element is never set before the loop
+        b.store(acc, b.const(at), b.const(value, INT32))
+    i = b.range("i", n)
+    odd = b.alu(ops.CMPEQ, b.alu(ops.TRUNCMOD, i, b.const(2)), b.const(1))
+    if gated:
+        b.store(acc, b.const(0), b.add(b.load(acc, b.const(0)), i), gate=odd)
+    else:
+        condition = b(ops.IF, dtypes.void, odd)
+        b.store(acc, b.const(0), b.add(b.load(acc, b.const(0)), i))
+        b(ops.ENDIF, dtypes.void, condition)
+    b.store(acc, b.const(2), i)
+    b.end(i)
+    set_ = b(ops.IF, dtypes.void, b.alu(ops.CMPLT, n, 1))
+    b.store(acc, b.const(2), b.const(-1, INT32))
+    b(ops.ENDIF, dtypes.void, set_)
+    for at in range(3):
+        b.store(o, b.const(at), b.load(acc, b.const(at)))
+    program = b.program()
+    assert "alloca" not in render(program).text
+    out = np.zeros(3, np.int32)
+    execute(program, [out], [size])
+    assert out.tolist() == [7 + sum(k for k in range(size) if k % 2), 11, size - 1]
+
+
+def test_array_with_an_index_known_at_run_time_stays_in_memory() -> None:
+    b = Build()
+    o = b.param("out", INT32, 4, True)
+    acc = b.local("acc", INT32, (4,))
+    i = b.range("i", 4)
+    b.store(acc, i, b.mul(i, 3))
+    b.end(i)
+    u = b.range("u", 4, "unroll")
+    b.store(o, u, b.load(acc, u))
+    b.end(u)
+    program = b.program()
+    assert "alloca" in render(program).text
+    out = np.zeros(4, np.int32)
+    execute(program, [out])
+    assert out.tolist() == [0, 3, 6, 9]
+
+
 # -- literals ------------------------------------------------------------------------------------------------
 
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, 1e-45]
@@ -773,11 +822,14 @@ def test_fold_of_an_uneven_vector_is_refused() -> None:
 
 
 def test_rendered_text() -> None:
-    """The text is made to be read: names from the program, one indented block for each loop."""
+    """The text is made to be read: names from the program, one indented block for each loop.
+
+    A replayed body asks again for what it had; an array with literal indices is nothing but its values.
+    """
     b = Build()
     o, p = b.param("out", FLOAT32, 32, True), b.param("a", FLOAT32, 32)
-    acc = b.local("acc", FLOAT32.vector(4), (2,))
     t = b.range("t", 4, "thread")
+    acc = b.local("acc", FLOAT32.vector(4), (2,))
     u = b.range("u", 2, "unroll")
     b.store(acc, u, b.load(p, b.add(b.mul(t, 8), b.mul(u, 4)), 4))
     b.end(u)
@@ -799,7 +851,6 @@ define void @k(ptr %buffers, ptr %variables, i64 %begin, i64 %end) #0 {
 
 define internal void @k.body(ptr noalias %out, ptr noalias readonly %a, i64 %chunk.begin, i64 %chunk.end) #0 {
 entry:
-  %acc = alloca [2 x <4 x float>], align 64
   %cast.0 = trunc i64 %chunk.begin to i32
   %cast.1 = trunc i64 %chunk.end to i32
   %cmp.0 = icmp slt i32 %cast.0, %cast.1
@@ -809,18 +860,12 @@ entry:
     %mul.0 = mul nuw nsw i32 %t, 8
     %address.0 = getelementptr inbounds float, ptr %a, i32 %mul.0
     %load.0 = load <4 x float>, ptr %address.0, align 4
-    store <4 x float> %load.0, ptr %acc, align 16
-    %mul.1 = mul nuw nsw i32 %t, 8
-    %add.0 = add nuw nsw i32 %mul.1, 4
+    %add.0 = add nuw nsw i32 %mul.0, 4
     %address.1 = getelementptr inbounds float, ptr %a, i32 %add.0
     %load.1 = load <4 x float>, ptr %address.1, align 4
-    %address.2 = getelementptr inbounds <4 x float>, ptr %acc, i32 1
-    store <4 x float> %load.1, ptr %address.2, align 16
-    %mul.2 = mul nuw nsw i32 %t, 8
-    %address.3 = getelementptr inbounds <4 x float>, ptr %acc, i32 1
-    %load.2 = load <4 x float>, ptr %address.3, align 16
-    %address.4 = getelementptr inbounds float, ptr %out, i32 %mul.2
-    store <4 x float> %load.2, ptr %address.4, align 4
+    %mul.1 = mul nuw nsw i32 %t, 8
+    %address.2 = getelementptr inbounds float, ptr %out, i32 %mul.1
+    store <4 x float> %load.1, ptr %address.2, align 4
     br label %t.latch
     t.latch:
     %t.next = add nuw nsw i32 %t, 1

@@ -42,6 +42,9 @@ _CLOSES = frozenset({ops.END, ops.ENDIF})
 _STATEMENTS = frozenset({
     ops.STORE, ops.BARRIER, ops.STAGE_COPY, ops.STAGE_COMMIT, ops.STAGE_WAIT, *_OPENS, *_CLOSES
 })  # fmt: skip
+_PURE = frozenset({
+    *ops.ALU_OPS, ops.CAST, ops.BITCAST, ops.BROADCAST, ops.VECTORIZE, ops.GEP, ops.FOLD, ops.WMMA
+})  # fmt: skip
 _NEVER_NAMED = frozenset({ops.PARAM, ops.LOCAL, ops.VAR, ops.SPECIAL, ops.CONST, ops.RANGE})
 
 
@@ -88,6 +91,9 @@ class EmitContext:
         self.provenance: list[Provenance] | None = [] if provenance else None
         self._counters: dict[str, int] = {}
         self._env: dict[UOp, Any] = {}
+        self._known: dict[Any, Any] = {}
+        #: For each open block, the keys that it added to `_known`.
+        self._learnt: list[list[Any]] = [[]]
         self.state = renderer.new_state(self)
 
     def line(self, text: str) -> None:
@@ -102,6 +108,17 @@ class EmitContext:
         n = self._counters.get(prefix, 0)
         self._counters[prefix] = n + 1
         return f"{prefix}{n}"
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` emitted for a key, calling it only if that is not visible here already.
+
+        For values that depend on nothing but their key: a replayed body asks for many of them again.
+        """
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = make()
+            self._learnt[-1].append(key)
+        return found
 
     def value(self, uop: UOp) -> Any:
         """Return the rendered operand of a uop that is visible here."""
@@ -184,6 +201,8 @@ class _Step(NamedTuple):
     replayed: bool
     bound: bool
     reads: bool
+    #: Not 0 where the same operands give the same value: then it is the same for steps of one meaning.
+    meaning: int
 
 
 class _Driver:
@@ -202,11 +221,19 @@ class _Driver:
         self.pending: dict[UOp, None] = {}
         self.journals: list[list[tuple[UOp, Any]]] = [[]]
         replay = ctx.renderer.unroll == "replay"
+        #: (op, dtype, argument, dtypes of the operands) -> number, for values in replayed loops.
+        self.meanings: dict[Any, int] = {}
         self.ends = _matching_ends(self.uops) if replay else {}
         named_at = self._name_values() if self.named else [False] * len(self.uops)
-        self.steps = [self._step(u, named, replay) for u, named in zip(self.uops, named_at, strict=True)]
+        self.steps: list[_Step] = []
+        repeated = 0  # up to which position the body of a replayed loop goes
+        for n, (u, is_named) in enumerate(zip(self.uops, named_at, strict=True)):
+            step = self._step(u, is_named, replay, n < repeated)
+            self.steps.append(step)
+            if step.replayed:
+                repeated = max(repeated, self.ends[n])
 
-    def _step(self, u: UOp, bound: bool, replay: bool) -> _Step:
+    def _step(self, u: UOp, bound: bool, replay: bool, repeated: bool) -> _Step:
         op = u.op
         register = op is ops.LOCAL and u.arg[2] == "register"
         key = (op, u.dtype) if op is not ops.LOCAL else (register, u.dtype)
@@ -218,7 +245,19 @@ class _Driver:
             u, hook, name, takes_operands, op in _STATEMENTS, op in _OPENS, op in _CLOSES,
             replay and op is ops.RANGE and u.arg[2] == "unroll" and u.arg[1] is not None,
             bound and op not in _NEVER_NAMED and op not in _STATEMENTS, op is ops.LOAD,
+            self._meaning(u) if repeated and not self.named else 0,
         )  # fmt: skip
+
+    def _meaning(self, u: UOp) -> int:
+        """Return a number for what a step computes from its operands, 0 if that is not all that counts.
+
+        Loads of what the kernel does not write count as computed.
+        """
+        op = u.op
+        if op not in _PURE and (op is not ops.LOAD or u.src[0].op is not ops.PARAM or u.src[0].arg[2]):
+            return 0
+        key = (op, u.dtype, u.arg, *[s.dtype for s in u.src])
+        return self.meanings.setdefault(key, len(self.meanings) + 1)
 
     def run(self) -> None:
         self._span(0, len(self.uops))
@@ -226,9 +265,10 @@ class _Driver:
     def _span(self, start: int, stop: int) -> None:
         ctx, steps, named = self.ctx, self.steps, self.named
         env, value_of = ctx._env, ctx.value
+        known = ctx._known
         n = start
         while n < stop:
-            u, hook, name, takes_operands, statement, opens, closes, replayed, bound, reads = steps[n]
+            u, hook, name, takes_operands, statement, opens, closes, replayed, bound, reads, same = steps[n]
             if replayed:
                 self._replay(u, n)
                 n = self.ends[n] + 1
@@ -238,10 +278,21 @@ class _Driver:
             if closes:
                 self._flush()
                 self._close()
+                for key in ctx._learnt.pop():
+                    del known[key]
                 hook(ctx, u)
                 continue
             if takes_operands:
                 operands = [env[s] if s in env else value_of(s) for s in u.src]
+                if same:
+                    key = (same, *operands)
+                    value = known.get(key)
+                    if value is None:
+                        value = known[key] = hook(ctx, u, operands)
+                        ctx._learnt[-1].append(key)
+                    self.journals[-1].append((u, env.get(u)))
+                    env[u] = value
+                    continue
                 if self.pending:
                     for s in u.src:
                         if s in self.pending:
@@ -256,6 +307,7 @@ class _Driver:
                 value = hook(ctx, u)
             if opens:
                 self.journals.append([])
+                ctx._learnt.append([])
             if value is None:
                 if not statement:
                     raise CompileError(

@@ -111,7 +111,8 @@ def render_alu(ctx: Any, uop: UOp, operands: tuple[Any, ...]) -> Any:
     """Render arithmetic, comparison, selection or a native function.
 
     When: at the uop, in program order.
-    How often: once per uop, and again for each instance of an unrolled loop that the driver replays.
+    How often: once per uop, and again for each instance of an unrolled loop that the driver replays, unless
+        one with the same operands is visible there.
     Who wins: first result.
     Returns: the rendered value.
     """
@@ -122,7 +123,8 @@ def render_cast(ctx: Any, uop: UOp, operands: tuple[Any, ...]) -> Any:
     """Render CAST, which keeps the value, or BITCAST, which keeps the bits.
 
     When: at the uop, in program order.
-    How often: once per uop, and again for each instance of an unrolled loop that the driver replays.
+    How often: once per uop, and again for each instance of an unrolled loop that the driver replays, unless
+        one with the same operands is visible there.
     Who wins: first result.
     Returns: the rendered value.
     """
@@ -133,7 +135,8 @@ def render_vector(ctx: Any, uop: UOp, operands: tuple[Any, ...]) -> Any:
     """Render VECTORIZE, BROADCAST or GEP: vectors from lanes, and lanes from vectors.
 
     When: at the uop, in program order.
-    How often: once per uop, and again for each instance of an unrolled loop that the driver replays.
+    How often: once per uop, and again for each instance of an unrolled loop that the driver replays, unless
+        one with the same operands is visible there.
     Who wins: first result.
     Returns: the rendered value.
     """
@@ -144,7 +147,8 @@ def render_load(ctx: Any, uop: UOp, operands: tuple[Any, ...]) -> Any:
     """Render a load, with its gate if it has one.
 
     When: at the uop, in program order.
-    How often: once per uop, and again for each instance of an unrolled loop that the driver replays.
+    How often: once per uop, and again for each instance of an unrolled loop that the driver replays, unless
+        one with the same operands is visible there.
     Who wins: first result.
     Returns: the rendered value.
     """
@@ -166,7 +170,8 @@ def render_wmma(ctx: Any, uop: UOp, operands: tuple[Any, ...]) -> Any:
     """Render a matrix instruction on fragments.
 
     When: at the uop, in program order.
-    How often: once per uop, and again for each instance of an unrolled loop that the driver replays.
+    How often: once per uop, and again for each instance of an unrolled loop that the driver replays, unless
+        one with the same operands is visible there.
     Who wins: first result.
     Returns: the rendered accumulator fragment.
     """

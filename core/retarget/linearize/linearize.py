@@ -48,11 +48,12 @@ def linearize(
     VerifyError
         If the result is ill-formed, which is a bug of ours.
     """
-    nodes = toposort([*scheduled.stores, *[t.fill for t in scheduled.stages]])
-    index = dtypes.int64 if needs_int64(nodes) else dtypes.int32
+    nodes = scheduled.nodes
+    flat: dict[UOp, UOp] = {}
+    index = dtypes.int64 if needs_int64(nodes, flat) else dtypes.int32
     name = kernel_name(scheduled, nodes)
     scheduled, grid = map_axes(scheduled, capabilities, index)
-    translate = Translator(Legalizer(capabilities, fast_math), index, scheduled.order, grid)
+    translate = Translator(Legalizer(capabilities, fast_math), index, scheduled.order, grid, flat)
     unlooped = ("vector", *[k for k in PARALLEL if k in capabilities.axis_kinds])
     body = Placer(scheduled, translate, unlooped).run()
     if grid.guard is not TRUE:
@@ -119,6 +120,10 @@ def kernel_name(scheduled: Scheduled, nodes: list[UOp]) -> str:
         kind = "_".join(dict.fromkeys(words.get(f, f.name.lower()) for f in folds))
     sizes = [str(n) if type(n) is int else "n" for n in scheduled.kernel.outputs[0].shape]
     shape = "x".join(sizes) or "scalar"
-    text = f"{scheduled.schedule} {scheduled.kernel}"
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    position: dict[UOp, int] = {}
+    text = [str(scheduled.schedule)]
+    for u in scheduled.kernel.nodes:
+        text.append(f"{u.op.name} {u.dtype.name} {u.arg} {[position[s] for s in u.src]}")
+        position[u] = len(position)
+    digest = hashlib.sha256("\n".join(text).encode()).hexdigest()[:8]
     return f"{kind}_{shape}"[:48].rstrip("_x") + f"_{digest}"

@@ -24,7 +24,7 @@ from functools import partial
 
 from ..errors import InternalError, ScheduleError
 from ..ir import dtypes, ops
-from ..ir.index import TRUE, flatten, range_size
+from ..ir.index import TRUE, range_size
 from ..ir.uop import UOp, const
 from ..optimize.apply import Scheduled
 from ..optimize.stages import Staged
@@ -433,9 +433,9 @@ class Placer:
     def store(self, s: UOp) -> None:
         """Emit the store of an output."""
         translate = self.translate
-        buffer, mask, value, *idx = s.src
-        flat = flatten(idx, buffer.arg[1])
+        buffer, mask, value = s.src[:3]
         v = vector_range(s)
+        flat = translate.flat_index(s)
         address, lanes, _ = translate.address(flat, mask, 1 if v is None else range_size(v))
         src = (buffer, address, translate.wide(value, lanes))
         self.emit(UOp(ops.STORE, dtypes.void, src if mask is TRUE else (*src, translate.mask(mask))))

@@ -29,17 +29,25 @@ def vector_range(u: UOp) -> UOp | None:
     return None
 
 
-def needs_int64(roots: list[UOp]) -> bool:
-    """Whether any flat address or index expression of these nodes (in topological order) can leave int32."""
-    for u in roots:
-        if u.op in (ops.LOAD, ops.STORE):
-            first = 2 if u.op is ops.LOAD else 3
-            flat = flatten(u.src[first:], u.src[0].arg[1])
-            if _magnitude(flat) > _INT32_MAX:
-                return True
-        elif u.dtype is dtypes.index and _magnitude(u) > _INT32_MAX:
-            return True
-    return False
+def needs_int64(nodes: list[UOp], flat: dict[UOp, UOp]) -> bool:
+    """Whether a flat address or an index expression among these nodes can leave int32.
+
+    `flat` is filled with the flat index of each load and store.
+    """
+    return any(
+        ((u.op is ops.LOAD or u.op is ops.STORE) and _magnitude(flat_index(u, flat)) > _INT32_MAX)
+        or (u.dtype is dtypes.index and _magnitude(u) > _INT32_MAX)
+        for u in nodes
+    )
+
+
+def flat_index(access: UOp, flat: dict[UOp, UOp]) -> UOp:
+    """Return the flat index of a load or a store, from `flat` if it is there."""
+    found = flat.get(access)
+    if found is None:
+        idx = access.src[2:] if access.op is ops.LOAD else access.src[3:]
+        found = flat[access] = flatten(idx, access.src[0].arg[1])
+    return found
 
 
 def _magnitude(x: UOp) -> int:
@@ -60,20 +68,32 @@ class Translator:
     order
         Range -> position in the loop nest; sums of index terms follow it, so that their outer parts can be
         hoisted.
+    flat
+        Flat indices of loads and stores that are known already.
     grid
         What became of parallel axes.
     """
 
     def __init__(
-        self, legalize: Legalizer, index: DType, order: Mapping[UOp, int], grid: Grid | None = None
+        self,
+        legalize: Legalizer,
+        index: DType,
+        order: Mapping[UOp, int],
+        grid: Grid | None = None,
+        flat: dict[UOp, UOp] | None = None,
     ) -> None:
         self.legalize = legalize
         self.index = index
         self.order = order
         self.grid = grid or Grid()
         self.memo: dict[UOp, UOp] = dict(self.grid.special)
+        self._flat: dict[UOp, UOp] = {} if flat is None else flat
         #: REDUCE -> (accumulator array, kernel indices of its element); filled in as accumulators are placed.
         self.accumulators: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
+
+    def flat_index(self, access: UOp) -> UOp:
+        """Return the flat index of a load or a store."""
+        return flat_index(access, self._flat)
 
     # -- values ----------------------------------------------------------------------------------------------
 
@@ -149,9 +169,8 @@ class Translator:
         return x
 
     def load(self, u: UOp) -> UOp:
-        buffer, mask, *idx = u.src
-        flat = flatten(idx, buffer.arg[1])
-        address, lanes, alignment = self.address(flat, mask)
+        buffer, mask = u.src[:2]
+        address, lanes, alignment = self.address(self.flat_index(u), mask)
         dtype = u.dtype.vector(lanes)
         if mask is TRUE:
             return UOp(ops.LOAD, dtype, (buffer, address), alignment)

@@ -77,6 +77,14 @@ class Scheduled:
     stages: list[Staged] = field(default_factory=list)
     became: dict[UOp, UOp] = field(default_factory=dict, repr=False)
     parts: dict[UOp, list[UOp]] = field(default_factory=dict, repr=False)
+    _nodes: list[UOp] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def nodes(self) -> list[UOp]:
+        """Every node that the stores and the stages' fills reach, operands first."""
+        if not self._nodes:
+            self._nodes.extend(toposort([*self.stores, *[stage.fill for stage in self.stages]]))
+        return self._nodes
 
 
 def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
@@ -129,6 +137,8 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
         threads = [r.arg[0] for r in order if r.arg[2] == "thread"]
         if threads and any(not stage.kept and stage.at < 0 for stage in scheduled.stages):
             raise ScheduleError(f"a tile at top would be filled outside of the thread axis {threads[0]}")
+    else:
+        scheduled._nodes = nodes
     return scheduled
 
 

@@ -79,7 +79,7 @@ class _Lowering:
         symbolic = [u for u in nodes if u.op is ops.VAR]
         symbolic += [n for p in nodes if p.op is ops.PARAM for n in p.arg[1] if isinstance(n, UOp)]
         inputs = tuple([n for n, p in self.inputs.items() if p in used])
-        return Kernel(tuple(stores), self.group, inputs, tuple(variables_in(symbolic)))
+        return Kernel(tuple(stores), self.group, inputs, tuple(variables_in(symbolic)), nodes)
 
     def fresh(self, size: int, used: frozenset[UOp]) -> UOp:
         """Return a range with the smallest name that is not free in the index vector or of another size."""

@@ -24,7 +24,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from retarget.codegen.hooks import hookimpl
 from retarget.codegen.renderer import Renderer
@@ -33,6 +33,8 @@ from retarget.ir import dtypes, ops
 from retarget.ir.dtypes import DType
 from retarget.ir.ops import Op
 from retarget.ir.uop import UOp, wrap
+
+from .registers import Element, Registers
 
 if TYPE_CHECKING:
     from retarget.codegen.driver import EmitContext
@@ -95,6 +97,23 @@ _BOOL_NEUTRAL: dict[Op, int] = {ops.ADD: 0, ops.OR: 0, ops.XOR: 0, ops.MUL: 1, o
 _ALIGNMENT = 64  # of local arrays, in bytes
 
 
+class _Carried(NamedTuple):
+    """A register that a block changes: its value before, and the line of a phi that is not finished."""
+
+    element: Element
+    before: str
+    line: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """An open condition: the block before, the label after it, and the registers that it changes."""
+
+    before: str
+    after: str
+    carried: tuple[_Carried, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class _Loop:
     """An open loop: the labels and operands that its end needs."""
@@ -105,6 +124,9 @@ class _Loop:
     body: str
     latch: str
     exit: str
+    #: The block before, if the loop may have no iteration.
+    guard: str | None
+    carried: tuple[_Carried, ...]
 
 
 @dataclass(slots=True)
@@ -116,10 +138,11 @@ class _State:
     the constant that loads with a false gate read.
     """
 
+    registers: Registers
     block: str = "entry"
     allocas: list[str] = field(default_factory=list)
     loops: list[_Loop] = field(default_factory=list)
-    conditions: list[str] = field(default_factory=list)
+    conditions: list[_Condition] = field(default_factory=list)
     bounds: dict[str, Bounds] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
@@ -199,7 +222,7 @@ class LLVMRenderer(Renderer):
     language = "llvm"
 
     def new_state(self, ctx: EmitContext) -> _State:
-        return _State()
+        return _State(Registers.of(ctx.program.uops))
 
     def identity(self) -> str:
         converts = ",".join(sorted(self.capabilities.conversions))
@@ -245,7 +268,12 @@ class LLVMRenderer(Renderer):
 
     @hookimpl
     def define_register(self, ctx: EmitContext, uop: UOp) -> str:
-        return self._array(ctx, uop)
+        registers: Registers = ctx.state.registers
+        if uop not in registers.promoted:
+            return self._array(ctx, uop)
+        name = _unique(ctx, uop.arg[0])
+        registers.declare(uop, name)
+        return name
 
     @hookimpl
     def define_var(self, ctx: EmitContext, uop: UOp) -> str:
@@ -276,12 +304,34 @@ class LLVMRenderer(Renderer):
         if op is ops.WHERE:
             return self._where(ctx, uop, operands)
         if dtype.lanes == 1 and dtype.kind in ("int", "uint", "bool") and uop.src[0].dtype.kind != "float":
-            folded = _fold_integers(op, dtype, operands)
+            return self._scalar_integer(ctx, uop, operands)
+        return self._plain(ctx, op, uop.src[0].dtype, operands)
+
+    def _scalar_integer(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> str | None:
+        """Render scalar integer arithmetic, folding literals.
+
+        Where bounds show that signed arithmetic does not wrap, say so, and keep the bounds of the result.
+        """
+        op, dtype = uop.op, uop.dtype
+        known = [_bounds(ctx, x) for x in operands]
+        if any(x is not None and x[0] == x[1] for x in known):
+            folded = _fold_integers(op, dtype, operands, known)
             if folded is not None:
                 return folded
-            if dtype.kind == "int":
-                return self._bounded(ctx, op, dtype, operands)
-        return self._plain(ctx, op, uop.src[0].dtype, operands)
+        if dtype.kind != "int" or len(known) != 2 or None in known:
+            return self._plain(ctx, op, uop.src[0].dtype, operands)
+        x, y = [each for each in known if each is not None]
+        result = _interval(op, x, y)
+        if result is None or not (dtype.min <= result[0] and result[1] <= dtype.max):
+            return self._plain(ctx, op, dtype, operands)
+        instruction = _INSTRUCTIONS[op][dtype.kind]
+        if op in (ops.TRUNCDIV, ops.TRUNCMOD):
+            instruction = "u" + instruction[1:]
+        else:
+            instruction += " nuw nsw" if x[0] >= 0 and y[0] >= 0 and result[0] >= 0 else " nsw"
+        value = self.define(ctx, op.name.lower(), f"{instruction} {value_type(dtype)} {', '.join(operands)}")
+        ctx.state.bounds[value] = result
+        return value
 
     def _plain(self, ctx: EmitContext, op: Op, dtype: DType, operands: Sequence[str]) -> str | None:
         kind = value_type(dtype)
@@ -297,27 +347,11 @@ class LLVMRenderer(Renderer):
         chosen = _integer(condition)
         if chosen is not None:
             return x if chosen else y
-        kind, mask = value_type(uop.dtype), value_type(uop.src[0].dtype)
-        return self.define(ctx, "where", f"select {mask} {condition}, {kind} {x}, {kind} {y}")
+        return self._select(ctx, uop.src[0].dtype, condition, uop.dtype, x, y)
 
-    def _bounded(self, ctx: EmitContext, op: Op, dtype: DType, operands: Sequence[str]) -> str | None:
-        """Render scalar signed arithmetic; where bounds show that it does not wrap, say so and keep them."""
-        bounds = ctx.state.bounds
-        known = [_bounds(ctx, x) for x in operands]
-        if len(known) != 2 or None in known:
-            return self._plain(ctx, op, dtype, operands)
-        x, y = [each for each in known if each is not None]
-        result = _interval(op, x, y)
-        if result is None or not (dtype.min <= result[0] and result[1] <= dtype.max):
-            return self._plain(ctx, op, dtype, operands)
-        instruction = _INSTRUCTIONS[op][dtype.kind]
-        if op in (ops.TRUNCDIV, ops.TRUNCMOD):
-            instruction = "u" + instruction[1:]
-        else:
-            instruction += " nuw nsw" if min(x[0], y[0], result[0]) >= 0 else " nsw"
-        value = self.define(ctx, op.name.lower(), f"{instruction} {value_type(dtype)} {', '.join(operands)}")
-        bounds[value] = result
-        return value
+    def _select(self, ctx: EmitContext, mask: DType, condition: str, dtype: DType, x: str, y: str) -> str:
+        kind = value_type(dtype)
+        return self.define(ctx, "where", f"select {value_type(mask)} {condition}, {kind} {x}, {kind} {y}")
 
     @hookimpl
     def render_cast(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> str | None:
@@ -448,6 +482,8 @@ class LLVMRenderer(Renderer):
         LLVM's own expansion, a branch for each lane, was measured to be up to 1.5 times as slow to run, and
         twice as slow to compile.
         """
+        if uop.src[0] in ctx.state.registers.promoted:
+            return self._load_register(ctx, uop, operands)
         dtype, (buffer, index) = uop.dtype, uop.src[:2]
         kind, align = memory_type(dtype), _alignment(buffer, uop)
         gate = operands[2] if len(operands) > 2 and operands[2] != "true" else None
@@ -471,6 +507,26 @@ class LLVMRenderer(Renderer):
             return self._gather(ctx, dtype, address, align)
         return self._loaded(ctx, dtype, f"load {kind}, ptr {address}, align {align}")
 
+    def _load_register(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> str:
+        value = self._register(ctx, Element(operands[0], int(operands[1]), uop.src[0]))
+        if len(operands) == 2 or operands[2] == "true":
+            return value
+        return self._select(ctx, uop.src[2].dtype, operands[2], uop.dtype, value, _zero(uop.dtype))
+
+    def _register(self, ctx: EmitContext, element: Element) -> str:
+        """Return the value of an element of a register array; 0 where it has none yet."""
+        value: str = ctx.state.registers.get(element, lambda: _zero(element.declared.dtype))
+        return value
+
+    def _store_register(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> str:
+        element = Element(operands[0], int(operands[1]), uop.src[0])
+        value = operands[2]
+        if len(operands) > 3 and operands[3] != "true":
+            dtype, before = element.declared.dtype, self._register(ctx, element)
+            value = self._select(ctx, uop.src[3].dtype, operands[3], dtype, value, before)
+        ctx.state.registers.put(element, value)
+        return ""
+
     def _masked_load(self, ctx: EmitContext, dtype: DType, address: str, align: int, gate: str) -> str:
         kind, masks = memory_type(dtype), f"<{dtype.lanes} x i1>"
         name = f"@llvm.masked.load.{_mangled(dtype)}.p0"
@@ -493,6 +549,8 @@ class LLVMRenderer(Renderer):
     @hookimpl
     def render_store(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> str:
         buffer, value = uop.src[0], operands[2]
+        if buffer in ctx.state.registers.promoted:
+            return self._store_register(ctx, uop, operands)
         dtype = uop.src[2].dtype
         kind = memory_type(dtype)
         gate = operands[3] if len(operands) > 3 and operands[3] != "true" else None
@@ -534,7 +592,9 @@ class LLVMRenderer(Renderer):
             return pointer
         inbounds = "" if gated else " inbounds"
         element = f"{memory_type(buffer.dtype)}, ptr {pointer}, {value_type(index.dtype)} {at}"
-        return self.define(ctx, "address", f"getelementptr{inbounds} {element}")
+        text = f"getelementptr{inbounds} {element}"
+        address: str = ctx.once(text, lambda: self.define(ctx, "address", text))
+        return address
 
     def _lane_addresses(self, ctx: EmitContext, dtype: DType, address: str) -> str:
         """Return the addresses of the lanes of a contiguous access."""
@@ -573,26 +633,47 @@ class LLVMRenderer(Renderer):
             start, end = (self._convert(ctx, "trunc", x, "i64", kind) for x in ("%chunk.begin", "%chunk.end"))
         else:
             start, end = "0", operands[0] if size is None else str(size)
-        loop = _Loop(index, kind, end, f"{label}.body", f"{label}.latch", f"{label}.exit")
+        body, latch, leave = f"{label}.body", f"{label}.latch", f"{label}.exit"
         count = _integer(end)
-        if count is not None and count > 0:
-            ctx.line(f"br label %{loop.body}")
+        before = state.block
+        guard = None if count is not None and count > 0 else before
+        if guard is None:
+            ctx.line(f"br label %{body}")
         else:
             some = self.define(ctx, "cmp", f"icmp slt {kind} {start}, {end}")
-            ctx.line(f"br i1 {some}, label %{loop.body}, label %{loop.exit}")
-        before = state.block
-        self._label(ctx, loop.body)
+            ctx.line(f"br i1 {some}, label %{body}, label %{leave}")
+        self._label(ctx, body)
         ctx.depth += 1
-        ctx.line(f"{index} = phi {kind} [ {start}, %{before} ], [ {index}.next, %{loop.latch} ]")
+        ctx.line(f"{index} = phi {kind} [ {start}, %{before} ], [ {index}.next, %{latch} ]")
+        carried = tuple([self._carry(ctx, e, before) for e in state.registers.changed(ctx.position)])
+        loop = _Loop(index, kind, end, body, latch, leave, guard, carried)
         highest = size if size is not None else (_bounds(ctx, operands[0]) or (0, 0))[1]
         if highest > 0:
             state.bounds[index] = (0, highest - 1)
         state.loops.append(loop)
         return index
 
+    def _carry(self, ctx: EmitContext, element: Element, before: str) -> _Carried:
+        """Begin the phi of a register at the head of a loop; the end of the loop finishes it."""
+        value = self._register(ctx, element)
+        phi = f"phi {value_type(element.declared.dtype)} [ {value}, %{before} ]"
+        ctx.state.registers.put(element, self.define(ctx, element.array, phi))
+        return _Carried(element, value, len(ctx.lines) - 1)
+
+    def _merge(self, ctx: EmitContext, carried: Sequence[_Carried], before: str, changed: str) -> None:
+        """Join the values that registers had in the block `before` with those that they have in `changed`."""
+        for each in carried:
+            now = self._register(ctx, each.element)
+            if now != each.before:
+                kind = value_type(each.element.declared.dtype)
+                phi = f"phi {kind} [ {each.before}, %{before} ], [ {now}, %{changed} ]"
+                ctx.state.registers.put(each.element, self.define(ctx, each.element.array, phi))
+
     @hookimpl
     def end_loop(self, ctx: EmitContext, uop: UOp) -> str:
         loop: _Loop = ctx.state.loops.pop()
+        for each in loop.carried:
+            ctx.lines[each.line] += f", [ {self._register(ctx, each.element)}, %{loop.latch} ]"
         ctx.line(f"br label %{loop.latch}")
         self._label(ctx, loop.latch)
         ctx.line(f"{loop.index}.next = add nuw nsw {loop.type} {loop.index}, 1")
@@ -600,11 +681,14 @@ class LLVMRenderer(Renderer):
         ctx.line(f"br i1 {more}, label %{loop.body}, label %{loop.exit}")
         ctx.depth -= 1
         self._label(ctx, loop.exit)
+        if loop.guard is not None:
+            self._merge(ctx, loop.carried, loop.guard, loop.latch)
         return ""
 
     @hookimpl
     def begin_if(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> str:
-        self._begin_block(ctx, operands[0])
+        changed = ctx.state.registers.changed(ctx.position)
+        self._begin_block(ctx, operands[0], [_Carried(e, self._register(ctx, e)) for e in changed])
         return ""
 
     @hookimpl
@@ -612,18 +696,20 @@ class LLVMRenderer(Renderer):
         self._end_block(ctx)
         return ""
 
-    def _begin_block(self, ctx: EmitContext, condition: str) -> None:
+    def _begin_block(self, ctx: EmitContext, condition: str, carried: Sequence[_Carried] = ()) -> None:
         then, after = ctx.fresh("then."), ctx.fresh("after.")
+        ctx.state.conditions.append(_Condition(ctx.state.block, after, tuple(carried)))
         ctx.line(f"br i1 {condition}, label %{then}, label %{after}")
         self._label(ctx, then)
         ctx.depth += 1
-        ctx.state.conditions.append(after)
 
     def _end_block(self, ctx: EmitContext) -> None:
-        after = ctx.state.conditions.pop()
-        ctx.line(f"br label %{after}")
+        condition: _Condition = ctx.state.conditions.pop()
+        changed = ctx.state.block
+        ctx.line(f"br label %{condition.after}")
         ctx.depth -= 1
-        self._label(ctx, after)
+        self._label(ctx, condition.after)
+        self._merge(ctx, condition.carried, condition.before, changed)
 
     def _label(self, ctx: EmitContext, label: str) -> None:
         ctx.line(f"{label}:")
@@ -713,10 +799,13 @@ def _alignment(buffer: UOp, uop: UOp) -> int:
 
 
 def _bounds(ctx: EmitContext, x: str) -> Bounds | None:
-    found: Bounds | None = ctx.state.bounds.get(x)
-    if found is None:
+    """Return the bounds of a scalar integer, if any are known; those of a literal are the literal, twice."""
+    bounds: dict[str, Bounds] = ctx.state.bounds
+    found = bounds.get(x)
+    if found is None and x[0] != "%":
         value = _integer(x)
-        return None if value is None else (value, value)
+        if value is not None:
+            found = bounds[x] = (value, value)
     return found
 
 
@@ -737,12 +826,14 @@ def _interval(op: Op, x: Bounds, y: Bounds) -> Bounds | None:
     return None
 
 
-def _fold_integers(op: Op, dtype: DType, operands: Sequence[str]) -> str | None:
+def _fold_integers(
+    op: Op, dtype: DType, operands: Sequence[str], known: Sequence[Bounds | None]
+) -> str | None:
     """Return the result as text where it is a constant or one of the operands."""
     compute = _INTEGER.get(op)
     if compute is None:
         return None
-    values = [_integer(x) for x in operands]
+    values = [None if x is None or x[0] != x[1] else x[0] for x in known]
     if None not in values:
         result = compute(*values)
         if dtype.kind != "bool":
