@@ -21,7 +21,9 @@ from ..errors import DTypeError, RetargetError
 from ..ir.dtypes import ARRAY_DTYPES, DType
 from ..ir.text import dump
 from ..optimize.schedule import Schedule
+from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
+from .blocks import BLOCKS, LARGEST_WORK, block_capabilities, execute_blocks, work
 from .bounds import evaluate, mismatches, wide
 from .execute import Choose, Execution, execute
 from .generate import Graph, generate
@@ -71,9 +73,16 @@ class Statistics:
     illegal: int = 0
 
 
+def capabilities_of(device: str) -> Capabilities:
+    """Return what a device, or the made-up one with a grid, can do."""
+    if device == BLOCKS:
+        return block_capabilities()
+    return pipeline.toolchain(registry.device(device).target).capabilities
+
+
 def usable_dtypes(device: str) -> tuple[DType, ...]:
     """Return the dtypes that a device stores and computes in."""
-    caps = pipeline.toolchain(registry.device(device).target).capabilities
+    caps = capabilities_of(device)
     return tuple([d for d in ARRAY_DTYPES if caps.storage.get(d.name) and caps.arithmetic.get(d.name)])
 
 
@@ -85,12 +94,19 @@ def check(
     schedules: list[Schedule] = []
 
     def note(kernel: Kernel) -> Schedule:
-        tools = pipeline.toolchain(registry.device(device).target)
-        schedules.append(choose(kernel) if choose is not None else pipeline.schedule_for(kernel, tools))
+        if choose is not None:
+            schedules.append(choose(kernel))
+        else:
+            tools = pipeline.toolchain(registry.device(device).target)
+            schedules.append(pipeline.schedule_for(kernel, tools))
         return schedules[-1]
 
     try:
-        done: Execution = execute(graph.roots, graph.data, device, note)
+        runs: list[Execution] = (
+            execute_blocks(graph.roots, graph.data, note)
+            if device == BLOCKS
+            else [execute(graph.roots, graph.data, device, note)]
+        )
     except DTypeError:
         raise  # the graph asks for what the device says it has not: the caller's mistake
     except Exception as error:  # whatever the compiler stumbles over is what is looked for
@@ -99,10 +115,15 @@ def check(
         return Failure(graph, kind, text[0] if text else kind, tuple(map(str, schedules)))
     if statistics is not None:
         statistics.graphs += 1
-        statistics.kernels += len(done.kernels)
+        statistics.kernels += len(runs[0].kernels)
         statistics.elements += sum(b.size for b in bounds)
         statistics.unbounded += int(sum(np.isinf(b).sum() for b in bounds))
-    for n, (values, right, bound) in enumerate(zip(done.values, expected, bounds, strict=True)):
+    compared = [
+        (n, values, right, bound)
+        for done in runs
+        for n, (values, right, bound) in enumerate(zip(done.values, expected, bounds, strict=True))
+    ]
+    for n, values, right, bound in compared:
         wrong = mismatches(values, right, bound)
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -118,7 +139,7 @@ def random_choice(
     seed: int, device: str, statistics: Statistics | None = None, stages: bool = False
 ) -> Choose:
     """Return a chooser of random legal schedules, the same for the same seed and kernel."""
-    caps = pipeline.toolchain(registry.device(device).target).capabilities
+    caps = capabilities_of(device)
 
     def choose(kernel: Kernel) -> Schedule:
         schedule, refused = legal_schedule(kernel, f"{seed} {','.join(kernel.ranges)}", caps, stages=stages)
@@ -188,11 +209,17 @@ def fuzz(
     named = usable_dtypes(device)
     for seed in seeds:
         graph = generate(seed, size, named)
+        if device == BLOCKS and work(graph.roots) > LARGEST_WORK:
+            advance()
+            continue
         choose = random_choice(seed, device, statistics, stages) if schedules else None
         failure = check(graph, device, choose, statistics)
         if failure is not None:
             yield reduce_failure(failure, device, seed if schedules else None, stages) if reduce else failure
         advance()
+
+
+_DEVICE_HELP = 'the device, for example "llvm" (default: auto); "blocks:0" is a made-up one with a grid'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -202,7 +229,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Run random graphs on a device and compare them with the NumPy graph evaluator.",
         epilog="example: python -m retarget.conformance.fuzz --device llvm --count 500 --seed 0 --schedules",
     )
-    parser.add_argument("--device", default="auto", help='the device, for example "llvm" (default: auto)')
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help='the device, for example "llvm" (default: auto); "blocks:0" is a made-up one with a grid',
+    )
     parser.add_argument("--count", type=int, default=100, help="how many graphs (default: 100)")
     parser.add_argument("--seed", type=int, default=0, help="the first graph's seed (default: 0)")
     parser.add_argument("--size", type=int, default=16, help="functions in a graph (default: 16)")
@@ -213,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    device = registry.device(options.device).name
+    device = BLOCKS if options.device == BLOCKS else registry.device(options.device).name
     statistics = Statistics()
     failures = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -51,9 +51,11 @@ def random_schedule(
         if thread_left and r not in reduced and "thread" in capabilities.axis_kinds and rng.random() < 0.3:
             axes[0] = Axis(axes[0].name, None, "thread")
             thread_left = False
+        if "block" in capabilities.axis_kinds:
+            axes = _parallel(name, axes, size, r in reduced, rng, capabilities)
         if len(axes) > 1 or axes[0].kind != "loop":
             splits.append((name, axes))
-            names += [a.name for a in axes if a.kind != "thread"]
+            names += [a.name for a in axes if a.kind not in ("thread", "grid")]
         else:
             names.append(name)
     splits = _tamed(splits)
@@ -61,6 +63,25 @@ def random_schedule(
     order = names[: rng.randint(0, len(names))] if rng.random() < 0.5 else names
     chosen = _stages(kernel, rng, names, capabilities) if stages else []
     return Schedule.of(splits, order, chosen)
+
+
+def _parallel(
+    name: str, axes: list[Axis], size: int, reduced: bool, rng: random.Random, capabilities: Capabilities
+) -> list[Axis]:
+    """Return the axes of a range with some of them, or some more, for blocks and threads of a grid."""
+    axes = list(axes)
+    if size == 1:
+        return axes
+    if not reduced and axes[0].kind == "loop" and rng.random() < 0.4:
+        axes[0] = Axis(axes[0].name, None, "grid")
+    if rng.random() < 0.4:
+        axes.insert(
+            rng.randint(1, len(axes)),
+            Axis(f"{name}b", rng.choice([n for n in (2, 3, 4, 8, 16) if n < 2 * size]), "block"),
+        )
+    if "warp" in capabilities.axis_kinds and rng.random() < 0.2:
+        axes.insert(rng.randint(1, len(axes)), Axis(f"{name}w", rng.choice((2, 4, 8)), "warp"))
+    return axes
 
 
 def _tamed(splits: list[tuple[str, list[Axis]]]) -> list[tuple[str, list[Axis]]]:
@@ -78,7 +99,16 @@ def _tamed(splits: list[tuple[str, list[Axis]]]) -> list[tuple[str, list[Axis]]]
 
 
 def _stages(kernel: Kernel, rng: random.Random, names: list[str], capabilities: Capabilities) -> list[Stage]:
-    """Return at most one stage: of a parameter that is read, or of an expression."""
+    """Return some stages: of parameters that are read, or of an expression."""
+    found: dict[str, Stage] = {}
+    for _ in range(rng.choice((1, 1, 2))):
+        for stage in _stage(kernel, rng, names, capabilities):
+            found.setdefault(stage.what, stage)
+    return list(found.values())
+
+
+def _stage(kernel: Kernel, rng: random.Random, names: list[str], capabilities: Capabilities) -> list[Stage]:
+    """Return at most one stage."""
     if rng.random() < 0.6 or not names:
         return []
     params = [u.arg[0] for u in kernel.nodes if u.op is ops.PARAM and not u.arg[2]]

@@ -79,6 +79,7 @@ class Placer:
         self.settled: dict[UOp, int] = {}  # arrays of finished reductions -> level at which they stand
         self.innermost_reader: dict[UOp, int] = {}
         self.bound_by: dict[UOp, dict[UOp, UOp | None]] = {}
+        self.everywhere = {n for r, n in self.order.items() if r.arg[2] in self.unlooped}
         self.stage_of = {s.array: s for s in kernel.stages}
         self.filled: set[UOp] = set()  # arrays of stages whose values hold now
         self._stages: dict[tuple[UOp, bool], tuple[Staged, ...]] = {}
@@ -354,7 +355,7 @@ class Placer:
             return [], [], {}
         order = self.order
         direct = {t for v in values for t in self.stages(v)}
-        positions = {order[x] for x in path}
+        positions = {order[x] for x in path} | self.everywhere
         every = list(dict.fromkeys(t for v in values for t in self.stages(v, True)))
         tiles = [t for t in every if not t.kept and (t in direct or t.at < 0 or t.at in positions)]
         level = {t: sum(order[x] <= t.at for x in path) for t in every}

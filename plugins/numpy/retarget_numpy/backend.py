@@ -16,6 +16,7 @@ from retarget.registry.capabilities import Capabilities, Entry, Support
 
 from .compiler import NumpyCompiler
 from .graph import evaluate
+from .interpreter import Interpreter, Order
 from .renderer import NumpyRenderer
 from .runtime import NumpyRuntime
 
@@ -68,6 +69,16 @@ class NumpyBackend(Backend):
         if device != DEVICE:
             raise UnknownNameError("device", device, [DEVICE])
         return NumpyRuntime(_capabilities())
+
+    def interpret(
+        self,
+        program: Sequence[UOp],
+        buffers: Mapping[str, np.ndarray[Any, Any]],
+        variables: Mapping[str, int] | None = None,
+        order: Order = "forward",
+    ) -> None:
+        """Execute a linear program over NumPy arrays; see `retarget_numpy.interpreter.Interpreter`."""
+        Interpreter(program, _capabilities().tensor_cores)(buffers, variables, order)
 
     def evaluate_graph(
         self,
