@@ -507,10 +507,44 @@ def verify_program(program: Sequence[UOp], where: str = "") -> None:
         if u not in visible:
             visible.add(u)
             own.append(u)
+    if any(u.op in _MEETINGS for u in program):
+        found = _divergence(program)
+        if found is not None:
+            position, fault = found
+            raise _program_error(program, position, f"{program[position].op} {fault}", where)
     if blocks:
         opened = blocks[-1][0]
         last = len(program) - 1
         raise _program_error(program, last, f"the program ends inside the block of {opened!r}", where)
+
+
+_MEETINGS = frozenset({ops.BARRIER, ops.SHUFFLE})
+
+
+def _divergence(program: Sequence[UOp]) -> tuple[int, str] | None:
+    """Return where threads meet in a block that not all of them enter, or not equally often."""
+    varying: set[UOp] = set()  # what may differ between the threads of a block
+    again = True
+    while again:  # what a loop stores in an array, an earlier line may read
+        before = len(varying)
+        for u in program:
+            if u.op is ops.SPECIAL and not u.arg[0].startswith("grid"):
+                varying.add(u)
+            elif u.op is ops.STORE:
+                if any(s in varying for s in u.src[1:]):
+                    varying.add(u.src[0])
+            elif any(s in varying for s in u.src):
+                varying.add(u)
+        again = len(varying) > before
+    open_blocks: list[bool] = []
+    for position, u in enumerate(program):
+        if u.op is ops.IF or u.op is ops.RANGE:
+            open_blocks.append(any(s in varying for s in u.src))
+        elif u.op is ops.ENDIF or u.op is ops.END:
+            open_blocks.pop()
+        elif u.op in _MEETINGS and any(open_blocks):
+            return position, "stands where not all threads of the block come equally often"
+    return None
 
 
 def _scope_fault(u: UOp, visible: set[UOp], names: dict[str, UOp], blocks: Blocks) -> str | None:

@@ -1,14 +1,13 @@
 """Barriers between the threads of a block: where memory that they share needs one, and nowhere else.
 
 What a block has written since its last barrier may not be read, and what it has read may not be written, by
-another thread.  A barrier stands as far out as it can, just before the first access, or the first loop with
-one, that conflicts.  A loop begins with what was accessed before it and, from its second iteration on, with
-what its own end left: both count.
+another thread.  A barrier stands just before the first access that conflicts, and in front of the loop around
+it where that spares one inside.  A loop begins with what was accessed before it and, from its second
+iteration on, with what its own end left: both count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,41 +55,50 @@ class _Synchronizer:
         done: list[Item] = []
         for item in items:
             here = self.accesses(item)
-            if _conflict(state, here):
-                done.append(UOp(ops.BARRIER, dtypes.void))
-                state = {}
             if isinstance(item, UOp):
+                if _conflict(state, here):
+                    done.append(UOp(ops.BARRIER, dtypes.void))
+                    state = {}
                 _merge(state, here)
             elif here:
-                state = self.loop(item, state)
+                end = self.loop(item, state)
+                if _conflict(state, here):
+                    # One barrier in front, unless those that the loop has anyway come early enough.
+                    inside = _barriers(item)
+                    alone = self.loop(item, {})
+                    if _barriers(item) < inside:
+                        done.append(UOp(ops.BARRIER, dtypes.void))
+                        end = alone
+                    else:
+                        end = self.loop(item, state)
+                state = end
             done.append(item)
         items[:] = done
         return state
 
     def loop(self, frame: Item, before: State) -> State:
         """Insert the barriers of a loop, given what stands before it and what its own end leaves."""
-        original: Sequence[Item] = list(frame.body)
         entry = dict(before)
         while True:
-            frame.body[:] = original
-            inner = [list(x.body) if not isinstance(x, UOp) else None for x in original]
+            _strip(frame)
             end = self.body(frame.body, entry)
             again = dict(entry)
             _merge(again, end)
             if again == entry:
                 return end
             entry = again
-            for x, saved in zip(original, inner, strict=True):
-                if saved is not None:
-                    _restore(x, saved)
 
 
-def _restore(frame: Item, body: list[Item]) -> None:
+def _strip(frame: Item) -> None:
     """Take the barriers out again."""
-    frame.body[:] = body
-    for x in body:
+    frame.body[:] = [x for x in frame.body if not (isinstance(x, UOp) and x.op is ops.BARRIER)]
+    for x in frame.body:
         if not isinstance(x, UOp):
-            _restore(x, [y for y in x.body if not (isinstance(y, UOp) and y.op is ops.BARRIER)])
+            _strip(x)
+
+
+def _barriers(frame: Item) -> int:
+    return sum(x.op is ops.BARRIER if isinstance(x, UOp) else _barriers(x) for x in frame.body)
 
 
 def _merge(state: State, more: State) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import ScheduleError
 from ..ir import dtypes, ops
 from ..ir.dtypes import DType
-from ..ir.index import TRUE, all_of, combine, divmod_, ge0, irange, less_than, range_size
+from ..ir.index import TRUE, all_of, combine, divmod_, ge0, irange, ishift, less_than, range_size
 from ..ir.sizes import size_text
 from ..ir.uop import UOp, toposort
 from ..optimize.apply import Scheduled, substitute
@@ -228,10 +228,11 @@ def _decode(
         whole *= range_size(r)
     outer = group.axes[0]
     replaced[outer] = rest
-    if not outer.src:
-        whole *= range_size(outer)
-        if flat.vmax >= whole:
-            found.guard = all_of(found.guard, less_than(flat, whole))
+    if outer.src:
+        if len(numbers) > 1:
+            found.guard = all_of(found.guard, less_than(rest, outer.src[0]))
+    elif flat.vmax >= whole * range_size(outer):
+        found.guard = all_of(found.guard, less_than(flat, whole * range_size(outer)))
 
 
 def _fit(axes: list[UOp], limits: Sequence[int], kind: str) -> list[_Group]:
@@ -256,23 +257,35 @@ def _fit(axes: list[UOp], limits: Sequence[int], kind: str) -> list[_Group]:
         over = _largest(group.sizes[0]) > limits[at]
         if over:
             spare = len(limits) - (at + len(fitted) - n) + 1  # dimensions that this group may take
-            sizes = None if group.axes[0].src else spread(_largest(group.sizes[0]), limits[at : at + spare])
-            if sizes is None:
+            split = _split(group.sizes[0], limits[at : at + spare])
+            if split is None:
                 return [_all_together(axes, limits, kind)]
-            group.sizes = list(sizes)
+            group.sizes = split
         at += len(group.sizes)
     return fitted
 
 
 def _all_together(axes: list[UOp], limits: Sequence[int], kind: str) -> _Group:
     """Return one group that has all dimensions."""
-    sizes = None if any(r.src for r in axes) else spread(_largest(_size(axes)), limits)
+    sizes = None if any(r.src for r in axes[1:]) else _split(_size(axes), limits)
     if sizes is None:
         text = " x ".join(str(range_size(r)) for r in axes)
         raise ScheduleError(
             f"{kind} axes of {text} do not fit the launch limits {tuple(limits)}; make some of them loops"
         )
-    return _Group(axes, list(sizes))
+    return _Group(axes, sizes)
+
+
+def _split(size: int | UOp, limits: Sequence[int]) -> list[int | UOp] | None:
+    """Return the sizes along x, y, z of something larger than x; of a symbolic one the last is symbolic."""
+    if isinstance(size, int):
+        sizes = spread(size, limits)
+        return None if sizes is None else list(sizes)
+    rounded = spread(_largest(size), limits)
+    if rounded is None:
+        return None
+    inner = math.prod(rounded[:-1])
+    return [*rounded[:-1], divmod_(ishift(size, inner - 1), inner)[0]]
 
 
 def spread(total: int, limits: Sequence[int]) -> tuple[int, ...] | None:
