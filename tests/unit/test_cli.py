@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from retarget import debug, registry
-from retarget.bench import kernels, timing
 from retarget.cli import app
 from retarget.cli.stages import stages_of
 from retarget.codegen.hooks import HOOKS, hookimpl
@@ -317,7 +316,7 @@ def test_topics() -> None:
         debug.parse_topics("time,uop")
 
 
-# Cache and benchmarks ---------------------------------------------------------------------------------------
+# Cache ------------------------------------------------------------------------------------------------------
 
 
 def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -333,36 +332,3 @@ def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     entry.write_bytes(entry.read_bytes()[:-1])
     assert app.execute(["cache", "verify"]) == 1
     assert "0 entries removed" in succeed(capsys, "cache", "clear")
-
-
-def test_bench_writes_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "figures.json"
-    text = succeed(capsys, "bench", "sum", "--device", "llvm", "--repeat", "2", "--json", str(out))
-    assert "speedup over numpy" in text
-    figures = json.loads(out.read_text())
-    assert figures["device"] == "llvm:0" and figures["versions"]["numpy"] == np.__version__
-    (row,) = figures["figures"]
-    assert row["case"] == "sum" and row["times"]["numpy"]["ms"] > 0
-
-
-def test_bench_names_cases_and_libraries(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "did you mean 'matmul'" in fail(capsys, "bench", "matmull")
-    assert "did you mean 'numpy'" in fail(capsys, "bench", "sum", "--against", "nunpy")
-
-
-def test_timing() -> None:
-    found = timing.Timing((1.0, 2.0, 3.0, 4.0, 100.0))
-    assert found.median == 3.0 and 0 < found.spread < 20
-    order: list[str] = []
-    timing.interleave([lambda: order.append("a"), lambda: order.append("b")], 2, [2, 1])
-    assert order == ["a", "a", "b"] * 2
-
-
-@pytest.mark.parametrize("case", kernels.CASES, ids=lambda case: case.name)
-def test_the_numpy_side_of_each_case_has_the_shape_of_ours(case: kernels.Case) -> None:
-    import retarget as rt
-
-    small = [tuple(min(n, 16) for n in shape) for shape in case.shapes]
-    operands = [np.ones(shape, np.float32) for shape in small]
-    ours = np.asarray(case.ours(rt, *[rt.asarray(a, device="llvm") for a in operands]))
-    np.testing.assert_allclose(ours, case.numpy(*operands), rtol=1e-4, atol=1e-5)

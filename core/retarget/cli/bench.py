@@ -2,76 +2,183 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from ..bench.kernels import Result
+    from collections.abc import Sequence
+
     from ..bench.latency import Row
+    from ..bench.measure import Result
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.argument("cases", metavar="[CASE]...", nargs=-1)
-@click.option("--device", help="The device; the default device if left out.")
-@click.option("--against", default="numpy", show_default=True, help="Of numpy,torch,tinygrad, with commas.")
 @click.option(
-    "--json", "output", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here, too."
+    "--set", "chosen_set", metavar="SET", help="A set of cases: small (the default), cpu, matmul ..."
 )
-@click.option("--repeat", type=click.IntRange(1), default=20, show_default=True, help="Measurements of each.")
+@click.option("--list", "listing", is_flag=True, help="List the cases, their sets and targets.")
+@click.option("--device", help="The device; the default device if left out.")
+@click.option(
+    "--against", default="numpy", show_default=True,
+    help="Libraries, with commas: numpy, torch, torch-fresh, torch-compile, tinygrad, numba, numexpr, lazy; "
+    "or all.",
+)  # fmt: skip
+@click.option("--threads", type=click.IntRange(1), help="Threads of every library; all cores if left out.")
+@click.option("--quick", is_flag=True, help="Fewer and shorter measurements.")
+@click.option("--repeat", type=click.IntRange(1), help="Blocks of calls of each library (9); latency: 20.")
+@click.option("--json", "output", type=_FILE, help="Write the figures here, too.")
+@click.option("--markdown", type=_FILE, help="Write the table here, too.")
 @click.option(
     "--tinygrad-python",
     metavar="PYTHON",
     type=click.Path(exists=True, dir_okay=False),
     help="latency: an interpreter that has tinygrad; this one if it has.",
 )
+@click.pass_context
 def bench(
+    context: click.Context,
     cases: tuple[str, ...],
+    chosen_set: str | None,
+    listing: bool,
     device: str | None,
     against: str,
+    threads: int | None,
+    quick: bool,
+    repeat: int | None,
     output: Path | None,
-    repeat: int,
+    markdown: Path | None,
     tinygrad_python: str | None,
 ) -> None:
     """Time kernels beside other libraries; with the single case "latency", time the compiler itself.
 
-    The kernels are add, sum, transpose, gelu, softmax, layernorm and matmul.  ± is half the distance between
-    the quartiles.
+    CASE is a name or a pattern such as "matmul*"; without cases and --set it is the set "small".  A ratio is
+    a library's time over ours: above 1, Retarget is faster.  ± is half the distance between the quartiles.
 
     \b
     Example:
-      retarget bench softmax matmul --against numpy
+      retarget bench softmax matmul --against numpy,torch
+      retarget bench --set cpu --against all --json figures.json
       retarget bench latency --device llvm --json latency.json
     """
+    from .output import write_json
+
+    if listing:
+        _print_cases()
+        return
+    if cases == ("latency",):
+        name, facts, figures = _latency(device, repeat or 20, tinygrad_python)
+        click.echo(_summary(name, facts))
+        if output is not None:
+            write_json(output, {**facts, "device": name, "figures": figures})
+        return
+
     from .. import registry
+    from ..bench import kernels, libraries
+    from ..bench.measure import Plan
     from ..bench.timing import environment
-    from .output import with_progress, write_json
+    from ..runtime.pool import wanted_threads
+
+    chosen = kernels.select(cases, chosen_set)
+    names, missing = libraries.chosen(against)
+    wanted = libraries.thread_environment(threads or wanted_threads())
+    if any(os.environ.get(variable) != value for variable, value in wanted.items()):
+        context.exit(_respawn(context, wanted))  # libraries read them when they are loaded
+    name = registry.device(device).name
+    plan = Plan.quick() if quick else Plan()
+    if repeat is not None:
+        plan = Plan(repeat, plan.gap, plan.block)
+    results, notes = _measure(chosen, name, names, plan)
+    if missing:
+        notes.append(f"not installed, and left out: {', '.join(missing)}")
+    facts = {**environment(libraries.packages(names)), "threads": threads or wanted_threads()}
+    facts["command"] = " ".join(["retarget", "bench", *_arguments(context)])
+    _print_kernels(results, names)
+    for note in ("of libraries: their time ÷ ours", *notes):
+        click.echo(note)
+    click.echo(_summary(name, facts))
+    if output is not None:
+        figures = [result.as_json() for result in results]
+        write_json(output, {**facts, "device": name, "notes": notes, "figures": figures})
+    if markdown is not None:
+        _write_markdown(markdown, results, names, [*notes, _summary(name, facts)])
+    if any(result.problems for result in results):
+        context.exit(1)
+
+
+def _arguments(context: click.Context) -> list[str]:
+    """Return the arguments that the command was given."""
+    words: list[str] = []
+    for parameter in context.command.params:
+        value: Any = context.params.get(parameter.name or "")
+        if context.get_parameter_source(parameter.name or "") is not click.core.ParameterSource.COMMANDLINE:
+            continue
+        if isinstance(parameter, click.Argument):
+            words.extend(value)
+        elif value is True:
+            words.append(parameter.opts[-1])
+        elif value is not None and value is not False:
+            words += [parameter.opts[-1], str(value)]
+    return words
+
+
+def _respawn(context: click.Context, variables: dict[str, str]) -> int:
+    """Run the same command in a process with these environment variables; return its status."""
+    command = [sys.executable, "-m", "retarget.cli", "bench", *_arguments(context)]
+    if context.find_root().meta.get("debug"):
+        command.append("--debug")
+    with subprocess.Popen(command, env={**os.environ, **variables}) as child:
+        while True:
+            try:
+                return child.wait()
+            except KeyboardInterrupt:  # it was told, too, and prints what it has
+                continue
+
+
+def _measure(
+    chosen: Sequence[Any], device: str, names: list[str], plan: Any
+) -> tuple[list[Result], list[str]]:
+    """Measure the cases; return the results, and notes about what was left out."""
+    from ..bench.measure import measure, operands_missing
+    from .output import with_progress
+
+    results: list[Result] = []
+    notes: list[str] = []
+    try:
+        for case in with_progress("Measuring", chosen, lambda case: case.name):
+            if reason := operands_missing(case):
+                notes.append(f"left out: {reason}")
+                continue
+            results.append(measure(case, device, names, plan))
+    except KeyboardInterrupt:
+        notes.append(f"interrupted: {len(results)} of {len(chosen)} cases were measured")
+    return results, notes
+
+
+def _latency(device: str | None, repeat: int, python: str | None) -> tuple[str, dict[str, Any], list[Any]]:
+    from .. import registry
+    from ..bench.latency import find_tinygrad, steps
+    from ..bench.timing import environment
+    from .output import with_progress
 
     name = registry.device(device).name
-    if cases == ("latency",):
-        from ..bench.latency import find_tinygrad, steps
+    wanted = steps(name, repeat, python or find_tinygrad())
+    rows = [row for _, measure in with_progress("Measuring", wanted, lambda s: s[0]) for row in measure()]
+    _print_latency(rows)
+    return name, environment(), [row.as_json() for row in rows]
 
-        wanted = steps(name, repeat, tinygrad_python or find_tinygrad())
-        rows = [row for _, measure in with_progress("Measuring", wanted, lambda s: s[0]) for row in measure()]
-        figures: list[dict[str, Any]] = [row.as_json() for row in rows]
-        facts = environment()
-        _print_latency(rows)
-    else:
-        from ..bench.kernels import measure, peers, select
 
-        libraries = peers(against)
-        chosen = select(cases)
-        results = [
-            measure(case, name, libraries, repeat)
-            for case in with_progress("Measuring", chosen, lambda case: case.name)
-        ]
-        figures = [result.as_json() for result in results]
-        facts = environment(libraries)
-        _print_kernels(results, libraries)
-    click.echo(f"{name} · {facts['machine']} · load {facts['load']} · {facts['date']}")
-    if output is not None:
-        write_json(output, {**facts, "device": name, "figures": figures})
+def _summary(device: str, facts: dict[str, Any]) -> str:
+    threads = f" · {facts['threads']} threads" if "threads" in facts else ""
+    versions = ", ".join(f"{k} {v}" for k, v in facts["versions"].items())
+    return f"{device} · {facts['machine']}{threads} · load {facts['load']} · {facts['date']} · {versions}"
 
 
 def _print_latency(rows: list[Row]) -> None:
@@ -93,25 +200,69 @@ def _print_latency(rows: list[Row]) -> None:
     )
 
 
-def _print_kernels(results: list[Result], libraries: list[str]) -> None:
+def _print_cases() -> None:
+    from ..bench.kernels import CASES, Case
     from .output import print_table
 
-    cells = []
-    for result in results:
-        ours = result.timings["retarget"]
-        row = [
-            f"{result.case.name} {' '.join('x'.join(map(str, s)) for s in result.case.shapes[:2])}",
-            f"{ours.median * 1e3:.3f} ms",
-            f"±{ours.spread:.0%}",
-            f"{result.case.work / ours.median / 1e9:.1f} {result.case.unit}",
-        ]
-        for library in libraries:
-            timing = result.timings[library]
-            row += [
-                f"{timing.median * 1e3:.3f} ms ±{timing.spread:.0%}",
-                f"{timing.median / ours.median:.2f}x",
-            ]
-        cells.append(row)
-    peers = [column for library in libraries for column in (library, f"speedup over {library}")]
-    columns = ("kernel", "retarget", "±", "rate", *peers)
-    print_table(columns, cells, right=columns[1:])
+    rows = []
+    for case in CASES:
+        goal = case.goal if isinstance(case, Case) else f"≤ {case.target:g} µs"
+        rows.append((case.title, " ".join(case.sets), str(goal or "")))
+    print_table(("case", "sets", "target"), rows)
+
+
+def _columns(results: list[Result], names: list[str]) -> list[str]:
+    """Return the libraries that have anything to show."""
+    return [n for n in names if any(n in r.timings or n in r.problems for r in results)]
+
+
+def _cells(result: Result, names: list[str], times: bool) -> list[str]:
+    """Return a row: the case, our time and rate, the target, and each library's ratio."""
+    ours, rate = result.ours, result.rate
+    reached = result.reached
+    row = [
+        result.case.title,
+        _time(ours.median) if ours else result.problems.get("retarget", ""),
+        f"±{ours.spread:.0%}" if ours else "",
+        f"{rate[0]:.3g} {rate[1]}" if rate else "",
+        result.goal_text,
+        f"{reached[0]:.2f}" if reached else "",
+        result.verdict,
+    ]
+    for name in names:
+        ratio = result.ratio(name)
+        if ratio is not None:
+            time = f" {_time(result.timings[name].median)}" if times else ""
+            row.append(f"{ratio.median:.2f}x ±{ratio.spread:.0%}{time}")
+        elif name in result.timings:
+            row.append(_time(result.timings[name].median))
+        else:
+            row.append(result.problems.get(name, ""))
+    return row
+
+
+def _time(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+_HEAD = ("kernel", "retarget", "±", "rate", "target", "reached", "verdict")
+
+
+def _print_kernels(results: list[Result], names: list[str]) -> None:
+    from .output import print_table
+
+    shown = _columns(results, names)
+    columns = (*_HEAD, *shown)
+    right = [c for c in columns if c not in ("kernel", "target", "verdict")]
+    print_table(columns, [_cells(r, shown, len(shown) <= 3) for r in results], right=right)
+
+
+def _write_markdown(path: Path, results: list[Result], names: list[str], notes: list[str]) -> None:
+    shown = _columns(results, names)
+    columns = (*_HEAD, *shown)
+    rule = ["---" if c in ("kernel", "target", "verdict") else "---:" for c in columns]
+    lines = [columns, rule, *[_cells(r, shown, len(shown) <= 3) for r in results]]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n" + "\n\n".join(notes) + "\n"
+    path.write_text(text, encoding="utf-8")
