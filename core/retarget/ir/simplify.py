@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import dtypes, ops
@@ -437,3 +437,32 @@ def bitcast(x: UOp, dtype: DType) -> UOp:
     elif x.op is ops.BITCAST and source.kind != "bool":  # a bool does not keep all bits
         return bitcast(x.src[0], dtype)
     return UOp(ops.BITCAST, dtype, (x,))
+
+
+# -- lanes ---------------------------------------------------------------------------------------------------
+
+
+def vectorize(lanes: Sequence[UOp]) -> UOp:
+    """Return the vector of some scalars: one that its lanes were taken from, in order, or a broadcast."""
+    first = lanes[0]
+    if len(lanes) == 1:
+        return first
+    wide = first.dtype.vector(len(lanes))
+    if all(x is first for x in lanes):
+        return UOp(ops.BROADCAST, wide, (first,))
+    if all(x.op is ops.GEP and x.src[0] is first.src[0] for x in lanes):
+        return gep(first.src[0], tuple([x.arg[0] for x in lanes]))
+    return UOp(ops.VECTORIZE, wide, tuple(lanes))
+
+
+def gep(x: UOp, lanes: tuple[int, ...]) -> UOp:
+    """Return lanes of a vector, as the scalars that it was built from where those are known."""
+    if x.dtype.lanes == len(lanes) and lanes == tuple(range(len(lanes))):
+        return x
+    if x.op is ops.BROADCAST:
+        return vectorize([x.src[0]] * len(lanes))
+    if x.op is ops.VECTORIZE:
+        return vectorize([x.src[n] for n in lanes])
+    if x.op is ops.GEP:
+        return gep(x.src[0], tuple([x.arg[n] for n in lanes]))
+    return UOp(ops.GEP, x.dtype.scalar.vector(len(lanes)), (x,), lanes)

@@ -13,6 +13,7 @@ from ..errors import InternalError, ScheduleError
 from ..ir import dtypes, ops
 from ..ir.dtypes import DType
 from ..ir.index import FALSE, TRUE, combine, conjuncts, flatten, range_size, terms
+from ..ir.simplify import gep
 from ..ir.uop import UOp, const
 from .grid import Grid
 
@@ -152,9 +153,7 @@ class Translator:
             return UOp(ops.FOLD, scalar, (x,), op)
         while x.dtype.lanes > 1:
             half = x.dtype.lanes // 2
-            low, high = (
-                UOp(ops.GEP, scalar.vector(half), (x,), tuple(range(n, n + half))) for n in (0, half)
-            )
+            low, high = (gep(x, tuple(range(n, n + half))) for n in (0, half))
             x = self.legalize(op, scalar.vector(half), (low, high))
         return x
 

@@ -216,11 +216,44 @@ class _Lowering:
 
 
 def reduce(op: ops.Op, value: UOp, ranges: Sequence[UOp]) -> UOp:
-    """Return REDUCE over the ranges; constant ones vanish, and terms that one does not change leave it."""
+    """Return REDUCE over the ranges: those that the value does not vary with leave it where that is exact.
+
+    n integers of one value are n times it (they wrap alike); folding equal values by minimum, maximum, AND or
+    OR gives that value.  A sum of n equal floats is rounded n times and the product once, so it stays.
+    """
     live = [r for r in ranges if r.op is ops.RANGE]
+    if (live and value.dtype.kind != "float") or op in (ops.MAXIMUM, ops.MINIMUM):
+        kept = []
+        for r in live:
+            if r in value.ranges:
+                kept.append(r)
+            else:
+                repeated = _repeated(op, value, r.src[0] if r.src else r.arg[1])
+                if repeated is None:
+                    kept.append(r)
+                else:
+                    value = repeated
+        live = kept
     if not live:
         return value
     return UOp(ops.REDUCE, value.dtype, (value, *live), op)
+
+
+def _repeated(op: ops.Op, value: UOp, count: int | UOp) -> UOp | None:
+    """Return the fold of `count` equal values, or None where no short form is exact."""
+    dtype = value.dtype
+    if op in (ops.MAXIMUM, ops.MINIMUM, ops.AND, ops.OR) or (dtype.kind == "bool" and op is not ops.XOR):
+        return value  # sums of bool are disjunctions, products conjunctions
+    if op is ops.ADD:
+        if isinstance(count, UOp):
+            return alu(ops.MUL, value, index_value(count, dtype)) if count.vmax <= dtype.max else None
+        wrapped = count & ((1 << dtype.bits) - 1)
+        if dtype.kind == "int" and wrapped > dtype.max:
+            wrapped -= 1 << dtype.bits
+        return alu(ops.MUL, value, const(wrapped, dtype))
+    if op is ops.XOR and isinstance(count, int):
+        return value if count % 2 else const(ops.identity(op, dtype), dtype)
+    return None
 
 
 def index_value(index: UOp, dtype: dtypes.DType) -> UOp:
