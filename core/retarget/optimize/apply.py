@@ -198,10 +198,11 @@ def _split_symbolic(r: UOp, axes: Sequence[Axis], sizes: list[int], given: int) 
 
 
 def substitute(s: Scheduled, replaced: dict[UOp, UOp]) -> Scheduled:
-    """Return a scheduled kernel with other index expressions in place of some ranges."""
-    nodes = toposort([*s.stores, *[t.fill for t in s.stages]])
-    parts = {u: [u] for u in nodes if u.op is ops.RANGE}
-    substitution = _Substitution(replaced, parts, {})
+    """Return a scheduled kernel with other index expressions in place of some ranges.
+
+    Reductions over those ranges still name them: they say which threads take part.
+    """
+    substitution = _Substitution(replaced, None, {})
     stages = [replace(t, fill=substitution.store(t.fill)) for t in s.stages]
     new = dict.fromkeys(r for x in replaced.values() for r in sorted(x.ranges, key=sort_key))
     order = {r: n - len(new) - 1 for n, r in enumerate(new)} | s.order
@@ -214,7 +215,9 @@ def substitute(s: Scheduled, replaced: dict[UOp, UOp]) -> Scheduled:
 class _Substitution:
     """Rebuilds expressions with ranges replaced; smart constructors simplify index arithmetic again."""
 
-    def __init__(self, replaced: dict[UOp, UOp], parts: dict[UOp, list[UOp]], valid: dict[UOp, UOp]) -> None:
+    def __init__(
+        self, replaced: dict[UOp, UOp], parts: dict[UOp, list[UOp]] | None, valid: dict[UOp, UOp]
+    ) -> None:
         self.replaced, self.parts, self.valid = replaced, parts, valid
         self.memo: dict[UOp, UOp] = {}
 
@@ -266,6 +269,8 @@ class _Substitution:
 
     def _reduce(self, u: UOp) -> UOp:
         value = self(u.src[0])
+        if self.parts is None:
+            return u.replace((value, *u.src[1:]))
         fold = u.arg
         axes: list[UOp] = []
         for r in u.src[1:]:
