@@ -82,6 +82,14 @@ def test_the_command_passes_without_a_fault(capsys: pytest.CaptureFixture[str]) 
     assert "0 failures" in capsys.readouterr().out
 
 
+def test_processes_share_the_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+    def summary(*options: str) -> str:
+        assert main(["--device", "llvm", "--count", "12", "--size", "6", *options]) == 0
+        return capsys.readouterr().out
+
+    assert summary() == summary("--jobs", "2")
+
+
 def test_minimize_keeps_what_fails() -> None:
     x = placeholder(0, F32, (6, 4))
     y = UOp(ops.EXP, F32, (UOp(ops.NEG, F32, (x,)),))

@@ -9,9 +9,11 @@ random schedule.  A failing graph is reduced and printed as IR text with its see
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -71,6 +73,11 @@ class Statistics:
     elements: int = 0
     unbounded: int = 0
     illegal: int = 0
+
+    def add(self, other: Statistics) -> None:
+        """Count what another run did, too."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 def capabilities_of(device: str) -> Capabilities:
@@ -183,7 +190,6 @@ def fuzz(
     size: int = 16,
     reduce: bool = True,
     statistics: Statistics | None = None,
-    advance: Callable[[], None] = lambda: None,
 ) -> Iterator[Failure]:
     """Yield the failures of random graphs on a device.
 
@@ -203,20 +209,16 @@ def fuzz(
         Whether failing graphs are reduced.
     statistics
         Counts what was done.
-    advance
-        Called after each graph.
     """
     named = usable_dtypes(device)
     for seed in seeds:
         graph = generate(seed, size, named)
         if device == BLOCKS and work(graph.roots) > LARGEST_WORK:
-            advance()
             continue
         choose = random_choice(seed, device, statistics, stages) if schedules else None
         failure = check(graph, device, choose, statistics)
         if failure is not None:
             yield reduce_failure(failure, device, seed if schedules else None, stages) if reduce else failure
-        advance()
 
 
 _DEVICE_HELP = 'the device, for example "llvm" (default: auto); "blocks:0" is a made-up one with a grid'
@@ -229,43 +231,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Run random graphs on a device and compare them with the NumPy graph evaluator.",
         epilog="example: python -m retarget.conformance.fuzz --device llvm --count 500 --seed 0 --schedules",
     )
-    parser.add_argument(
-        "--device",
-        default="auto",
-        help='the device, for example "llvm" (default: auto); "blocks:0" is a made-up one with a grid',
-    )
+    parser.add_argument("--device", default="auto", help=_DEVICE_HELP)
     parser.add_argument("--count", type=int, default=100, help="how many graphs (default: 100)")
     parser.add_argument("--seed", type=int, default=0, help="the first graph's seed (default: 0)")
     parser.add_argument("--size", type=int, default=16, help="functions in a graph (default: 16)")
     parser.add_argument("--schedules", action="store_true", help="run kernels under random schedules")
     parser.add_argument("--stages", action="store_true", help="the same, with stages in the schedules")
     parser.add_argument("--keep", action="store_true", help="print failing graphs as they are, not reduced")
+    parser.add_argument("--jobs", type=int, default=1, help="processes to share the graphs (default: 1)")
     options: Any = parser.parse_args(arguments)
+    if options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}; it takes at least one process")
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     device = BLOCKS if options.device == BLOCKS else registry.device(options.device).name
-    statistics = Statistics()
+    run = functools.partial(
+        _run, device, schedules=options.schedules or options.stages, stages=options.stages,
+        size=options.size, reduce=not options.keep,
+    )  # fmt: skip
+    seeds = range(options.seed, options.seed + options.count)
+    batches = [seeds[n : n + _BATCH] for n in range(0, len(seeds), _BATCH)]
+    total = Statistics()
     failures = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with ExitStack() as stack:
+        progress = stack.enter_context(Progress(*columns, console=Console(stderr=True)))
         task = progress.add_task(f"graphs on {device}", total=options.count)
-        seeds = range(options.seed, options.seed + options.count)
-        for failure in fuzz(
-            device, seeds, schedules=options.schedules or options.stages, stages=options.stages,
-            size=options.size, reduce=not options.keep,
-            statistics=statistics, advance=lambda: progress.advance(task),
-        ):  # fmt: skip
-            failures += 1
-            progress.console.file.flush()
-            print(failure, end="\n\n", flush=True)
+        if options.jobs == 1:
+            done: Iterator[tuple[Statistics, list[str]]] = map(run, batches)
+        else:
+            from concurrent.futures import ProcessPoolExecutor, as_completed
+            from multiprocessing import get_context
+
+            pool = stack.enter_context(ProcessPoolExecutor(options.jobs, get_context("spawn")))
+            done = (future.result() for future in as_completed([pool.submit(run, b) for b in batches]))
+        for statistics, found in done:
+            total.add(statistics)
+            failures += len(found)
+            for text in found:
+                progress.console.file.flush()
+                print(text, end="\n\n", flush=True)
+            progress.advance(task, min(_BATCH, options.count - int(progress.tasks[task].completed)))
     print(
-        f"{statistics.graphs} graphs, {statistics.kernels} kernels, {statistics.elements} elements "
-        f"({statistics.unbounded} without a bound)"
-        + (f", {statistics.illegal} illegal schedules skipped" if options.schedules else "")
+        f"{total.graphs} graphs, {total.kernels} kernels, {total.elements} elements "
+        f"({total.unbounded} without a bound)"
+        + (f", {total.illegal} illegal schedules skipped" if options.schedules or options.stages else "")
         + f"; {failures} failures"
     )
     return 1 if failures else 0
+
+
+_BATCH = 10
+"""Graphs that a process takes at a time."""
+
+
+def _run(device: str, seeds: Sequence[int], **options: Any) -> tuple[Statistics, list[str]]:
+    statistics = Statistics()
+    failures = [str(failure) for failure in fuzz(device, seeds, statistics=statistics, **options)]
+    return statistics, failures
 
 
 if __name__ == "__main__":
