@@ -103,7 +103,7 @@ ILLEGAL = [
     (MAP, "r0=a,a/2", "two axes are called a"),
     (MAP, "r0=a/2,b/2", "cover 4 of the 6 values of r0"),
     (MAP, "r0=a:t; r1=b:t", "both of kind thread"),
-    (SUMS, "r2=a:t", "kind thread cannot hold a reduction"),
+    (SUMS, "r2=a:t; r0=b:w", "must be the outermost loop"),
     (SUMS, "r2=a:g", "cannot hold a reduction"),
     (MAP, "r0=a:t; order=r1,a", "must be the outermost loop"),
     (MAP, "r0=a,b/2:v; r1=c,d/2:v", "two vector axes, b and d"),

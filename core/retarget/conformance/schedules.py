@@ -48,8 +48,12 @@ def random_schedule(
             if rng.random() < 0.4:
                 inner = rng.choice(["loop", *[k for k in kinds if k != "vector"]])
                 axes.insert(1, Axis(f"{name}x", rng.choice((2, 3, 4)), inner))
-        if thread_left and r not in reduced and "thread" in capabilities.axis_kinds and rng.random() < 0.3:
-            axes[0] = Axis(axes[0].name, None, "thread")
+        if thread_left and "thread" in capabilities.axis_kinds and rng.random() < 0.3:
+            if r in reduced and rng.random() < 0.5:  # phases: pieces of more than one step
+                axes[0] = Axis(f"{name}t", rng.choice((2, 3, 4)), "thread")
+                axes.insert(1, Axis(f"{name}o"))
+            else:
+                axes[0] = Axis(axes[0].name, None, "thread")
             thread_left = False
         if "block" in capabilities.axis_kinds:
             axes = _parallel(name, axes, size, r in reduced, rng, capabilities)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..codegen.legalize import Legalizer
 from ..codegen.program import Program
@@ -13,7 +14,7 @@ from ..ir import dtypes, ops
 from ..ir.index import TRUE, range_size
 from ..ir.ops import Op
 from ..ir.sizes import upper
-from ..ir.uop import UOp, toposort
+from ..ir.uop import UOp, const, toposort
 from ..ir.verify import verify_program
 from ..optimize.apply import Scheduled
 from ..optimize.schedule import PARALLEL
@@ -53,9 +54,21 @@ def linearize(
     index = dtypes.int64 if needs_int64(nodes, flat) else dtypes.int32
     name = kernel_name(scheduled, nodes)
     scheduled, grid = map_axes(scheduled, capabilities, index)
-    translate = Translator(Legalizer(capabilities, fast_math), index, scheduled.order, grid, flat)
+    legalize = Legalizer(capabilities, fast_math)
+    translate = Translator(legalize, index, scheduled.order, grid, flat)
     unlooped = ("vector", *[k for k in PARALLEL if k in capabilities.axis_kinds])
-    body = Placer(scheduled, translate, unlooped).run()
+    phase: list[UOp] = []
+    if scheduled.phases:
+        phase.append(UOp(ops.VAR, index, (), (_phase_name(scheduled), 0, len(scheduled.phases) - 1)))
+        body = []
+        done = 0
+        for n, count in enumerate(scheduled.phases):
+            part = replace(scheduled, stores=scheduled.stores[done : done + count])
+            block = Placer(part, Translator(legalize, index, scheduled.order, grid, flat), unlooped).run()
+            body += guarded(block, UOp(ops.CMPEQ, dtypes.bool_, (phase[0], const(n, index))))
+            done += count
+    else:
+        body = Placer(scheduled, translate, unlooped).run()
     if grid.guard is not TRUE:
         body = guarded(body, translate.mask(grid.guard))
     check_local(body, capabilities)
@@ -64,8 +77,9 @@ def linearize(
         translation.update({reduction: array for reduction, (array, _) in translate.accumulators.items()})
     kernel = scheduled.kernel
     params = sorted([u for u in kernel.nodes if u.op is ops.PARAM], key=_argument_order)
+    params += scheduled.scratch
     variables = kernel.variables
-    linear_variables = [translate.position(u) for u in variables]
+    linear_variables = [*[translate.position(u) for u in variables], *phase]
     uops = (*params, *linear_variables, *grid.special.values(), *body)
     verify_program(uops, where=f"linearize {name}")
     arguments = (
@@ -73,11 +87,31 @@ def linearize(
             Argument(p.arg[0], "buffer", p.dtype.name, tuple([upper(n) for n in p.arg[1]]), p.arg[2])
             for p in params
         ],
-        *[Argument(u.arg[0], "variable", "int64") for u in variables],
+        *[Argument(u.arg[0], "variable", "int64") for u in linear_variables],
     )
     threads = [r for r in scheduled.order if r.arg[2] == "thread"]
     launch = grid.launch(range_size(threads[0]) if threads else 1)
+    if scheduled.phases:
+        launch = launch._replace(phases=_chunks(scheduled, threads[0]), scratch=len(scheduled.scratch))
     return Program(name, uops, arguments, launch, kernel.flops, kernel.bytes)
+
+
+def _phase_name(scheduled: Scheduled) -> str:
+    """Return a name for the phase's number that no variable of the kernel has."""
+    name = "phase"
+    while any(u.arg[0] == name for u in scheduled.kernel.variables):
+        name += "_"
+    return name
+
+
+def _chunks(scheduled: Scheduled, thread: UOp) -> tuple[int, ...]:
+    """Return the number of chunks of each phase: 1 for one without the thread axis."""
+    found, done = [], 0
+    for count in scheduled.phases:
+        stores = scheduled.stores[done : done + count]
+        found.append(range_size(thread) if any(thread in s.ranges for s in stores) else 1)
+        done += count
+    return tuple(found)
 
 
 def guarded(body: list[UOp], condition: UOp) -> list[UOp]:

@@ -2,7 +2,7 @@
 
 Reductions split into nested ones by the kinds of their axes: loop and unroll axes innermost (they share one
 accumulator, or one a lane), then own accumulators, then the vector axis (a horizontal fold), then the threads
-of a warp, then those of a block, then chunks.
+of a warp, then those of a block, then chunks, then the threads of a CPU, which need `phases`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..ir.uop import UOp, const, sort_key, toposort
 from ..schedule.kernel import Kernel
 from ..schedule.lower import reduce, zero_outside
 from .cooperate import cooperate
+from .phases import holds_threads, split_phases
 from .schedule import PARALLEL, Axis, Schedule
 from .stages import Staged, apply_stages
 
@@ -44,7 +45,7 @@ _RANK = {
     "vector": 6,
 }
 #: Reduction axis kinds from the innermost REDUCE outward.
-_NESTING = (("loop", "unroll"), ("own",), ("vector",), ("warp",), ("block",), ("chunk",))
+_NESTING = (("loop", "unroll"), ("own",), ("vector",), ("warp",), ("block",), ("chunk",), ("thread",))
 
 
 @dataclass(slots=True)
@@ -67,6 +68,10 @@ class Scheduled:
         Node of the kernel -> what the substitution made of it (before stages).
     parts
         Range of the kernel -> its axes.
+    phases
+        How many of the stores each phase has, if there are several; they run one after the other.
+    scratch
+        PARAMs of partial results, which the runtime has to provide.
     """
 
     kernel: Kernel
@@ -77,6 +82,8 @@ class Scheduled:
     stages: list[Staged] = field(default_factory=list)
     became: dict[UOp, UOp] = field(default_factory=dict, repr=False)
     parts: dict[UOp, list[UOp]] = field(default_factory=dict, repr=False)
+    phases: tuple[int, ...] = ()
+    scratch: tuple[UOp, ...] = ()
     _nodes: list[UOp] = field(default_factory=list, init=False, repr=False)
 
     @property
@@ -127,6 +134,12 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
     order = _order(schedule, live)
     scheduled = Scheduled(kernel, schedule, stores, order, live, became=substitution.memo, parts=parts)
     _check(scheduled, nodes)
+    if holds_threads(nodes):
+        phases, order = split_phases(stores, order)
+        scheduled.stores = stores = [s for phase in phases.stores for s in phase]
+        scheduled.order, scheduled.scratch = order, tuple(phases.scratch)
+        scheduled.phases = tuple([len(phase) for phase in phases.stores])
+        nodes = toposort(stores)
     if schedule.stages or any(r.arg[2] == "block" for r in order):
         position = {name: order[r] for name, r in live.items()}
         here = -1
@@ -284,10 +297,9 @@ class _Substitution:
             value = reduce(fold, value, [a for a in axes if a.arg[2] in kinds])
         rest = [a for a in axes if not any(a.arg[2] in kinds for kinds in _NESTING)]
         if rest:
-            waits = "blocks of a grid" if rest[0].arg[2] == "grid" else "threads"
             raise ScheduleError(
-                f"axis {rest[0].arg[0]} of kind {rest[0].arg[2]} cannot hold a reduction: {waits} do not "
-                "wait for each other; block, warp, loop, unroll, own and vector axes can"
+                f"axis {rest[0].arg[0]} of kind {rest[0].arg[2]} cannot hold a reduction: blocks of a grid "
+                "do not wait for each other; block, warp, thread, loop, unroll, own and vector axes can"
             )
         return value
 
@@ -313,7 +325,7 @@ def _check(s: Scheduled, nodes: list[UOp]) -> None:
         raise ScheduleError(
             f"axes {threads[0].arg[0]} and {threads[1].arg[0]} are both of kind thread; one is allowed"
         )
-    for store in s.stores:
+    for store in s.stores if not holds_threads(nodes) else ():
         for r in threads:
             if r not in store.ranges:
                 raise ScheduleError(

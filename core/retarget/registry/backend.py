@@ -64,11 +64,17 @@ class Launch(NamedTuple):
     `grid` and `block` are the sizes on a device with a grid; `chunks` is the number of independent pieces
     that a CPU kernel's thread axis has (1: not parallel).  A kernel that clears no output itself needs
     nothing else.  A size that depends on variables is the text of a Python expression of their names.
+
+    A CPU kernel with `phases` is run once for each, one after the other, with that many chunks: its last
+    variable is the number of the phase, and its last `scratch` buffers are memory that the runtime provides
+    and that keeps its content from one phase to the next.
     """
 
     grid: tuple[int | str, ...] = ()
     block: tuple[int | str, ...] = ()
     chunks: int = 1
+    phases: tuple[int, ...] = ()
+    scratch: int = 0
 
     def sizes(self, variables: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the grid and the block along x, y, z for one launch."""

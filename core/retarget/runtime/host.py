@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _cffi_backend import FFI
 
 from ..errors import DeviceError, LaunchError
+from ..ir.dtypes import as_dtype
 from .allocator import Allocator, host_allocator
 from .objects import load_object
 from .pool import MAX_CHUNKS, thread_pool
@@ -52,8 +55,12 @@ class HostExecutable:
         self._address = self._object.symbol(binary.entry)
         self._function: Any = _ffi.cast(_KERNEL, self._address)
         self._chunks = chunks
-        self._buffer_count = sum(a.kind == "buffer" for a in binary.arguments)
-        self._variable_count = len(binary.arguments) - self._buffer_count
+        buffers = [a for a in binary.arguments if a.kind == "buffer"]
+        self._phases = binary.launch.phases
+        self._buffer_count = len(buffers) - binary.launch.scratch
+        self._variable_count = len(binary.arguments) - len(buffers) - (1 if self._phases else 0)
+        scratch = buffers[self._buffer_count :]
+        self._scratch = [math.prod(a.shape) * as_dtype(a.dtype).itemsize for a in scratch]
         # Argument arrays for reuse, one per call that is under way: taken and given back by one atomic
         # operation each, so that threads and calls within calls (from a finalizer, say) never share one.
         self._spare: list[_Arguments] = []
@@ -69,7 +76,7 @@ class HostExecutable:
         try:
             arguments = self._spare.pop()
         except IndexError:
-            arguments = _Arguments(self._buffer_count, self._variable_count)
+            arguments = _Arguments(self._buffer_count, self._variable_count, self._scratch)
         try:
             # A slice assignment checks the number of values.
             arguments.buffers[0 : self._buffer_count] = buffers
@@ -77,7 +84,9 @@ class HostExecutable:
                 arguments.variables[0 : self._variable_count] = variables
         except (TypeError, ValueError, OverflowError, IndexError) as error:
             raise self._mismatch(buffers, variables, error) from error
-        if self._chunks == 1:
+        if self._phases:
+            _run_phases(self._function, self._address, arguments, self._phases)
+        elif self._chunks == 1:
             self._function(arguments.buffers, arguments.variables, 0, 1)
         else:
             _run_parallel(self._address, arguments, self._chunks)
@@ -86,16 +95,19 @@ class HostExecutable:
     def bind(self, buffers: Sequence[int], variables: Sequence[int] = ()) -> Callable[[], None]:
         """Pack the arguments once; return a function without parameters that launches on them each time.
 
-        The function keeps the kernel loaded, not the buffers.  Calls of it may overlap.
+        The function keeps the kernel loaded, not the buffers.  Calls of it may overlap, unless the kernel has
+        scratch buffers: they are the function's own.
         """
-        arguments = _Arguments(self._buffer_count, self._variable_count)
+        arguments = _Arguments(self._buffer_count, self._variable_count, self._scratch)
         try:
             arguments.buffers[0 : self._buffer_count] = buffers
             arguments.variables[0 : self._variable_count] = variables
         except (TypeError, ValueError, OverflowError, IndexError) as error:
             raise self._mismatch(buffers, variables, error) from error
         launch: functools.partial[None]
-        if self._chunks == 1:  # no Python frame: a replay spends its time in the kernel
+        if self._phases:
+            launch = functools.partial(_run_phases, self._function, self._address, arguments, self._phases)
+        elif self._chunks == 1:  # no Python frame: a replay spends its time in the kernel
             launch = functools.partial(self._function, arguments.buffers, arguments.variables, 0, 1)
         else:
             launch = functools.partial(_run_parallel, self._address, arguments, self._chunks)
@@ -110,7 +122,9 @@ class HostExecutable:
         return time.perf_counter() - start
 
     def _mismatch(self, buffers: Sequence[int], variables: Sequence[int], error: Exception) -> LaunchError:
-        wanted = ", ".join(f"{a.name}: {a.dtype} {a.kind}" for a in self.binary.arguments)
+        given = [a for a in self.binary.arguments if a.kind == "buffer"][: self._buffer_count]
+        given += [a for a in self.binary.arguments if a.kind == "variable"][: self._variable_count]
+        wanted = ", ".join(f"{a.name}: {a.dtype} {a.kind}" for a in given)
         return LaunchError(
             f"kernel {self.binary.entry!r} takes {self._buffer_count} buffers and {self._variable_count} "
             f"variables ({wanted}); got {len(buffers)} and {len(variables)} ({error})"
@@ -118,19 +132,38 @@ class HostExecutable:
 
 
 class _Arguments:
-    """The two arrays that a kernel reads its arguments from."""
+    """The two arrays that a kernel reads its arguments from, and its scratch memory.
 
-    __slots__ = ("buffers", "buffers_address", "variables", "variables_address")
+    Behind the buffers stand those of `scratch`, and behind the variables the number of a phase.
+    """
 
-    def __init__(self, buffers: int, variables: int) -> None:
-        self.buffers: Any = _ffi.new("uintptr_t[]", buffers)
-        self.variables: Any = _ffi.new("int64_t[]", variables)
+    __slots__ = ("__weakref__", "buffers", "buffers_address", "variables", "variables_address")
+
+    def __init__(self, buffers: int, variables: int, scratch: Sequence[int] = ()) -> None:
+        self.buffers: Any = _ffi.new("uintptr_t[]", buffers + len(scratch))
+        self.variables: Any = _ffi.new("int64_t[]", variables + 1)
+        if scratch:
+            allocator = host_allocator()
+            for n, size in enumerate(scratch, buffers):
+                self.buffers[n] = address = allocator.allocate(size)
+                weakref.finalize(self, allocator.free, address).atexit = False
         self.buffers_address = _address(self.buffers)
         self.variables_address = _address(self.variables)
 
 
 def _run_parallel(kernel: int, arguments: _Arguments, chunks: int) -> None:
     thread_pool().run(kernel, arguments.buffers_address, arguments.variables_address, chunks)
+
+
+def _run_phases(function: Any, address: int, arguments: _Arguments, phases: Sequence[int]) -> None:
+    variables = arguments.variables
+    at = len(variables) - 1
+    for n, chunks in enumerate(phases):
+        variables[at] = n
+        if chunks == 1:
+            function(arguments.buffers, variables, 0, 1)
+        else:
+            _run_parallel(address, arguments, chunks)
 
 
 class HostRuntime:

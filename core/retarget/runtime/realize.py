@@ -479,13 +479,12 @@ def describe_binary(binary: Binary) -> dict[str, Any]:
         "entry": binary.entry,
         "target": binary.target,
         "arguments": [[a.name, a.kind, a.dtype, list(a.shape), a.writable] for a in binary.arguments],
-        "launch": [list(binary.launch.grid), list(binary.launch.block), binary.launch.chunks],
+        "launch": [list(n) if isinstance(n, tuple) else n for n in binary.launch],
     }
 
 
 def _unpack(header: dict[str, Any], data: bytes) -> Binary:
-    grid, block, chunks = header["launch"]
+    grid, block, chunks, phases, scratch = header["launch"]
+    launch = Launch(tuple(grid), tuple(block), chunks, tuple(phases), scratch)
     arguments = tuple(Argument(n, k, d, tuple(s), w) for n, k, d, s, w in header["arguments"])
-    return Binary(
-        data, header["entry"], header["target"], arguments, Launch(tuple(grid), tuple(block), chunks)
-    )
+    return Binary(data, header["entry"], header["target"], arguments, launch)

@@ -71,8 +71,12 @@ class NumpyExecutable:
 
     def __init__(self, binary: Binary, capabilities: Capabilities) -> None:
         self._interpreter = Interpreter(parse_program(binary.data.decode()), capabilities.tensor_cores)
-        self._buffers = [a for a in binary.arguments if a.kind == "buffer"]
+        buffers = [a for a in binary.arguments if a.kind == "buffer"]
+        self._buffers = buffers[: len(buffers) - binary.launch.scratch]
+        self._scratch = buffers[len(self._buffers) :]
         self._variables = [a.name for a in binary.arguments if a.kind == "variable"]
+        self._phases = binary.launch.phases
+        self._phase = self._variables.pop() if self._phases else ""
         self._entry = binary.entry
 
     def __call__(self, buffers: Sequence[int], variables: Sequence[int] = ()) -> None:
@@ -94,7 +98,11 @@ class NumpyExecutable:
             a.name: _array_at(address, a.dtype, a.shape)
             for a, address in zip(self._buffers, buffers, strict=True)
         }
-        self._interpreter(arrays, dict(zip(self._variables, variables, strict=True)))
+        values = dict(zip(self._variables, variables, strict=True))
+        for a in self._scratch:
+            arrays[a.name] = np.empty(a.shape, to_numpy(as_dtype(a.dtype)))
+        for phase in range(max(len(self._phases), 1)):
+            self._interpreter(arrays, {**values, self._phase: phase} if self._phases else values)
 
     def time(self, buffers: Sequence[int], variables: Sequence[int] = ()) -> float:
         """Execute the program once and return how long that took, in seconds."""
