@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +36,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--threads", type=click.IntRange(1), help="Threads of every library; all cores if left out.")
 @click.option("--quick", is_flag=True, help="Fewer and shorter measurements.")
 @click.option("--repeat", type=click.IntRange(1), help="Blocks of calls of each library (9); latency: 20.")
+@click.option(
+    "--statistic",
+    type=click.Choice(["median", "best"]),
+    default="median",
+    show_default=True,
+    help="What ratios and verdicts go by; best (the shortest measurement) for a machine with other work.",
+)
 @click.option("--json", "output", type=_FILE, help="Write the figures here, too.")
 @click.option("--markdown", type=_FILE, help="Write the table here, too.")
+@click.option("--plot", type=_FILE, metavar="PNG", help="Draw the ratios; needs retarget[bench].")
+@click.option("--roofline", type=_FILE, metavar="PNG", help="Draw our rates under the device's limits.")
 @click.option(
     "--tinygrad-python",
     metavar="PYTHON",
@@ -53,8 +64,11 @@ def bench(
     threads: int | None,
     quick: bool,
     repeat: int | None,
+    statistic: str,
     output: Path | None,
     markdown: Path | None,
+    plot: Path | None,
+    roofline: Path | None,
     tinygrad_python: str | None,
 ) -> None:
     """Time kernels beside other libraries; with the single case "latency", time the compiler itself.
@@ -81,7 +95,7 @@ def bench(
         return
 
     from .. import registry
-    from ..bench import kernels, libraries
+    from ..bench import drawing, kernels, libraries
     from ..bench.measure import Plan
     from ..bench.timing import environment
     from ..runtime.pool import wanted_threads
@@ -92,16 +106,33 @@ def bench(
     if any(os.environ.get(variable) != value for variable, value in wanted.items()):
         context.exit(_respawn(context, wanted))  # libraries read them when they are loaded
     name = registry.device(device).name
-    plan = Plan.quick() if quick else Plan()
+    plan = replace(Plan.quick() if quick else Plan(), statistic=statistic)
     if repeat is not None:
-        plan = Plan(repeat, plan.gap, plan.block)
+        plan = replace(plan, rounds=repeat)
+    if plot is not None or roofline is not None:
+        drawing.require()
     results, notes = _measure(chosen, name, names, plan)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if statistic == "median" and load > 1.5 * (threads or wanted_threads()):
+        notes.append("the machine has other work: see --statistic best")
     if missing:
         notes.append(f"not installed, and left out: {', '.join(missing)}")
     facts = {**environment(libraries.packages(names)), "threads": threads or wanted_threads()}
-    facts["command"] = " ".join(["retarget", "bench", *_arguments(context)])
+    facts["command"] = shlex.join(["retarget", "bench", *_arguments(context)])
+    facts["statistic"] = statistic
+    limits: dict[str, float] = {}
+    if roofline is not None:
+        from ..bench.roofline import measure_limits
+
+        limits = measure_limits(name)
+        drawing.draw_roofline(roofline, results, limits, _summary(name, facts))
+        facts["limits"] = limits
+        peak, copy, read = [limits[k] / 1e9 for k in ("operations", "copy", "read")]
+        notes.append(f"limits: {peak:.4g} GFLOP/s; memory {copy:.3g} GB/s copied, {read:.3g} GB/s read")
+    if plot is not None:
+        drawing.draw_ratios(plot, results, names, _summary(name, facts))
     _print_kernels(results, names)
-    for note in ("of libraries: their time ÷ ours", *notes):
+    for note in (f"of libraries: their time ÷ ours ({statistic}); above 1, Retarget is faster", *notes):
         click.echo(note)
     click.echo(_summary(name, facts))
     if output is not None:
@@ -178,6 +209,7 @@ def _latency(device: str | None, repeat: int, python: str | None) -> tuple[str, 
 def _summary(device: str, facts: dict[str, Any]) -> str:
     threads = f" · {facts['threads']} threads" if "threads" in facts else ""
     versions = ", ".join(f"{k} {v}" for k, v in facts["versions"].items())
+    threads += f" · {facts['statistic']}" if "statistic" in facts else ""
     return f"{device} · {facts['machine']}{threads} · load {facts['load']} · {facts['date']} · {versions}"
 
 
@@ -222,7 +254,7 @@ def _cells(result: Result, names: list[str], times: bool) -> list[str]:
     reached = result.reached
     row = [
         result.case.title,
-        _time(ours.median) if ours else result.problems.get("retarget", ""),
+        _time(result.seconds("retarget")) if ours else result.problems.get("retarget", ""),
         f"±{ours.spread:.0%}" if ours else "",
         f"{rate[0]:.3g} {rate[1]}" if rate else "",
         result.goal_text,
@@ -230,12 +262,12 @@ def _cells(result: Result, names: list[str], times: bool) -> list[str]:
         result.verdict,
     ]
     for name in names:
-        ratio = result.ratio(name)
+        ratio, figure = result.ratio(name), result.figure(name)
         if ratio is not None:
-            time = f" {_time(result.timings[name].median)}" if times else ""
-            row.append(f"{ratio.median:.2f}x ±{ratio.spread:.0%}{time}")
+            time = f" {_time(result.seconds(name))}" if times else ""
+            row.append(f"{figure:.2f}x ±{ratio.spread:.0%}{time}")
         elif name in result.timings:
-            row.append(_time(result.timings[name].median))
+            row.append(_time(result.seconds(name)))
         else:
             row.append(result.problems.get(name, ""))
     return row
