@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retarget.bench import kernels, libraries, timing
+from retarget.bench import drawing, kernels, libraries, roofline, timing
+from retarget.bench.cases import LOWERING, TINYGRAD_REFERENCE
 from retarget.bench.kernels import Case, Goal, Start
+from retarget.bench.latency import Row
 from retarget.bench.measure import Plan, Result, blocks, measure
 from retarget.bench.timing import Timing
 from retarget.cli import app
@@ -172,6 +174,66 @@ def test_timing() -> None:
     order: list[str] = []
     timing.interleave([lambda: order.append("a"), lambda: order.append("b")], 2, [2, 1])
     assert order == ["a", "a", "b"] * 2
+
+
+def test_the_best_measurements_as_statistic() -> None:
+    times = {"retarget": Timing((4.0, 5.0), 2.0), "torch": Timing((40.0, 50.0), 3.0)}
+    result = Result(named("sum-axis-0"), times, statistic="best")
+    assert result.figure("torch") == 1.5 and result.verdict == "missed" and result.seconds("torch") == 3.0
+    assert Result(named("sum-axis-0"), times).verdict == "met"
+    assert result.as_json()["times"]["torch"]["ratio_of_best"] == 1.5
+
+
+# Pictures and limits ----------------------------------------------------------------------------------------
+
+
+def results() -> list[Result]:
+    """Made-up figures of every case."""
+    found = []
+    for n, case in enumerate(kernels.CASES):
+        ours = 1e-4 * (1 + n % 5)
+        times = {"retarget": Timing((ours, ours, ours))}
+        for m, name in enumerate(case.computation.ways if isinstance(case, Case) else ()):
+            theirs = ours * (0.3 + m + n % 4)
+            times[name] = Timing((theirs * 0.9, theirs, theirs * 1.2))
+        found.append(Result(case, times, moved=1e6))
+    return found
+
+
+def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'retarget\[bench\]'"):
+        drawing.require()
+    monkeypatch.undo()
+    pytest.importorskip("matplotlib")
+    ratios, roof = tmp_path / "ratios.png", tmp_path / "roofline.png"
+    drawing.draw_ratios(ratios, results(), [*libraries.LIBRARIES], "a machine")
+    drawing.draw_roofline(roof, results(), {"operations": 1e11, "copy": 1e10, "read": 2e10}, "a machine")
+    for path in (ratios, roof):
+        assert path.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(UserError, match="no ratio"):
+        drawing.draw_ratios(ratios, results(), [], "")
+    with pytest.raises(UserError, match="no case"):
+        drawing.draw_roofline(roof, [], {}, "")
+
+
+def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roofline, "_SECONDS", 0.05)
+    monkeypatch.setattr(roofline, "_STREAM", 1 << 16)
+    limits = roofline.measure_limits("llvm:0")
+    assert limits["copy"] > 1e8 and limits["read"] > 1e8
+    assert limits["operations"] > 2e9  # what a busy machine reaches, too
+
+
+# Latency ----------------------------------------------------------------------------------------------------
+
+
+def test_latency_at_reference_speed() -> None:
+    row = Row("lower add", "ms", Timing((2e-3,)), 0.8, Timing((100e-3,)), reference=25.0)
+    assert row.at_reference_speed == pytest.approx(0.5)
+    assert row.as_json()["at_reference_speed"] == pytest.approx(0.5)
+    assert Row("lower add", "ms", Timing((2e-3,)), 0.8, reference=25.0).at_reference_speed is None
+    assert TINYGRAD_REFERENCE.keys() == LOWERING.keys()
 
 
 # The command ------------------------------------------------------------------------------------------------

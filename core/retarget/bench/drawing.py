@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ _ROWS = 13
 
 def require() -> None:
     """Raise a `UserError` if matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
+    if find_spec("matplotlib") is None:
         raise UserError("pictures need matplotlib, which is not installed: pip install 'retarget[bench]'")
 
 
@@ -154,14 +154,9 @@ def draw_roofline(path: Path, results: Sequence[Result], limits: Mapping[str, fl
     left = min(0.05, *[p[0] for p in flat]) / 1.5
     right = max(peak / copy * 8, *[p[0] for p in flat]) * 2
     bottom = min(copy * left, *[p[1] for p in flat]) / 2
-    for bandwidth, style, name in ((copy, "-", "copied"), (read, "--", "read")):
+    for bandwidth, style in ((copy, "-"), (read, "--")):
         corner = peak / bandwidth
         ax.plot([left, corner, right], [bandwidth * left, peak, peak], style, color=_OURS, linewidth=1.3)
-        ax.annotate(
-            f"memory {name}: {bandwidth / 1e9:.3g} GB/s", (left * 1.1, bandwidth * left * 1.1),
-            (0, 6 if bandwidth == max(copy, read) else -14), textcoords="offset points", fontsize=8,
-            rotation=_slope(left, right, bottom, peak * 2.5), rotation_mode="anchor",
-        )  # fmt: skip
     ax.annotate(
         f"multiply-adds: {peak / 1e9:.4g} GFLOP/s", (right, peak), (-4, 5), textcoords="offset points",
         ha="right", fontsize=8,
@@ -174,7 +169,6 @@ def draw_roofline(path: Path, results: Sequence[Result], limits: Mapping[str, fl
     ax.set_yscale("log")
     ax.set_xlim(left, right)
     ax.set_ylim(bottom, peak * 2.5)
-    _name_points(ax, flat)
     ax.set_xlabel("operations per byte of operands and result")
     ax.set_ylabel("operations per second")
     formatter = importlib.import_module("matplotlib.ticker").EngFormatter(sep="")
@@ -184,13 +178,17 @@ def draw_roofline(path: Path, results: Sequence[Result], limits: Mapping[str, fl
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(loc="lower right", frameon=False)
     figure.supxlabel(_wrapped(caption, 2), fontsize=8)
+    figure.draw_without_rendering()  # what follows asks where things lie
+    start, end = ax.transData.transform([(left, bottom), (left * 10, bottom * 10)])
+    angle = math.degrees(math.atan2(end[1] - start[1], end[0] - start[0]))
+    for bandwidth, name in ((copy, "copied"), (read, "read")):
+        ax.annotate(
+            f"memory {name}: {bandwidth / 1e9:.3g} GB/s", (left * 1.1, bandwidth * left * 1.1),
+            (0, 6 if bandwidth == max(copy, read) else -12), textcoords="offset points", fontsize=8,
+            rotation=angle, rotation_mode="anchor",
+        )  # fmt: skip
+    _name_points(ax, flat)
     figure.savefig(path, dpi=130)
-
-
-def _slope(left: float, right: float, bottom: float, top: float) -> float:
-    """Return the angle, in degrees, of a line of slope one in the roofline's axes."""
-    across, up = 9.9 / math.log10(right / left), 6.3 / math.log10(top / bottom)
-    return math.degrees(math.atan2(up, across))
 
 
 def _name_points(ax: Any, points: Sequence[tuple[float, float, str]]) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cases import LOWERING, shapes
+from .cases import LOWERING, TINYGRAD_REFERENCE, shapes
 from .timing import Timing, calls_for, interleave
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Row:
         tinygrad's, where it was measured.
     note
         What belongs to the figure.
+    reference
+        What the peer needed on the machine on which the target was set, in `unit`.
     """
 
     what: str
@@ -52,6 +54,15 @@ class Row:
     target: float | None = None
     peer: Timing | None = None
     note: str = ""
+    reference: float | None = None
+
+    @property
+    def at_reference_speed(self) -> float | None:
+        """Ours, in `unit`, scaled to the speed of the machine on which the target was set; None unless the
+        peer's times here and there are known."""
+        if self.reference is None or self.peer is None:
+            return None
+        return self.in_unit(self.timing) * self.reference / self.in_unit(self.peer)
 
     def in_unit(self, timing: Timing) -> float:
         return timing.median * (1e3 if self.unit == "ms" else 1e6)
@@ -65,6 +76,7 @@ class Row:
         if self.peer is not None:
             out["tinygrad"] = self.in_unit(self.peer)
             out["ratio"] = self.peer.median / self.timing.median
+            out["at_reference_speed"] = self.at_reference_speed
         return out
 
 
@@ -104,7 +116,7 @@ def lowering(device: str, repeat: int, tinygrad_python: str | None = None) -> li
         Row(
             f"lower {case}", "ms", Timing(tuple(ours[case])), goal,
             Timing(tuple(theirs[case])) if theirs[case] else None,
-            f"tinygrad {version}" if version else "",
+            f"tinygrad {version}" if version else "", TINYGRAD_REFERENCE[case],
         )
         for case, (_, goal) in LOWERING.items()
     ]  # fmt: skip

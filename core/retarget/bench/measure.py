@@ -279,9 +279,9 @@ def _call(name: str, case: Case, operands: Sequence[Operand], device: str) -> Ca
 
 
 def _moved(case: Case, operands: Sequence[Operand], result: np.ndarray[Any, Any]) -> float:
-    """Return the bytes of operands and result."""
-    item = {"float16": 4, "bfloat16": 4, "int8": 4}.get(case.dtype) or operands[0].itemsize
-    return float(sum(a.nbytes for a in operands) + result.size * item)
+    """Return the bytes of operands, weights and result."""
+    item = max(4, operands[0].itemsize)  # narrow operands have results of 32 bits
+    return float(sum(a.nbytes for a in operands) + result.size * item + case.held)
 
 
 def _compare(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: float) -> str:

@@ -216,20 +216,38 @@ def _summary(device: str, facts: dict[str, Any]) -> str:
 def _print_latency(rows: list[Row]) -> None:
     from .output import print_table
 
+    def met(value: float | None, row: Row) -> str:
+        return "" if value is None or row.target is None else ("yes" if value <= row.target else "NO")
+
     cells = []
     for row in rows:
-        ours = row.in_unit(row.timing)
+        ours, scaled = row.in_unit(row.timing), row.at_reference_speed
         peer = f"{row.in_unit(row.peer):.1f} {row.unit}" if row.peer else ""
         ratio = f"{row.peer.median / row.timing.median:.0f}x" if row.peer else ""
         goal = "" if row.target is None else f"{row.target:g} {row.unit}"
-        met = "" if row.target is None else ("yes" if ours <= row.target else "NO")
-        spread = f"±{row.timing.spread:.0%}"
-        cells.append((row.what, f"{ours:.3g} {row.unit}", spread, goal, met, peer, ratio, row.note))
-    print_table(
-        ("", "median", "±", "target", "met", "tinygrad", "ratio", "note"),
-        cells,
-        right=("median", "±", "target", "tinygrad", "ratio"),
+        cells.append(
+            (row.what, f"{ours:.3g} {row.unit}", f"±{row.timing.spread:.0%}", goal, met(ours, row), peer,
+             ratio, "" if scaled is None else f"{scaled:.3g} {row.unit}", met(scaled, row), row.note)
+        )  # fmt: skip
+    columns = (
+        "",
+        "median",
+        "±",
+        "target",
+        "met",
+        "tinygrad",
+        "ratio",
+        "at reference speed",
+        "met there",
+        "note",
     )
+    right = [c for c in columns if c not in ("", "met", "met there", "note")]
+    print_table(columns, cells, right=right)
+    if any(row.at_reference_speed is not None for row in rows):
+        click.echo(
+            "at reference speed: ours × tinygrad's time on the machine on which the targets were set ÷ its "
+            "time here"
+        )
 
 
 def _print_cases() -> None:
