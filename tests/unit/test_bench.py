@@ -264,3 +264,20 @@ def test_the_command_names_cases_and_libraries(capfd: pytest.CaptureFixture[str]
     assert "did you mean 'numpy'" in capfd.readouterr().err
     assert app.execute(["bench", "--list"]) == 0
     assert "matmul-2048" in capfd.readouterr().out
+
+
+def test_a_case_that_cannot_be_had_is_left_out_unless_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> list[np.ndarray]:
+        raise UserError("the case minilm needs a clone")
+
+    replaced = dataclasses.replace(named("minilm"), make=missing)
+    monkeypatch.setattr(kernels, "CASES", (named("sum"), replaced))
+    for variable, value in libraries.thread_environment(2).items():  # so that no other process is started
+        monkeypatch.setenv(variable, value)
+    common = ["--quick", "--threads", "2", "--device", "llvm"]
+    assert app.execute(["bench", "*", *common]) == 0
+    assert "left out: the case minilm needs a clone" in capfd.readouterr().out
+    assert app.execute(["bench", "minilm", *common]) == 1
+    assert "the case minilm needs a clone" in capfd.readouterr().err

@@ -23,6 +23,9 @@ from .timing import Timing, calls_for, interleave
 
 OURS = "retarget"
 
+_SLOW, _SLOW_ROUNDS = 0.3, 3
+"""Seconds from which a call is so slow that few rounds have to do."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -212,10 +215,10 @@ def blocks(calls: dict[str, Call], plan: Plan) -> dict[str, Timing]:
     slow: dict[str, bool] = {}
     for name, call in calls.items():
         time.sleep(plan.gap)
-        counts[name] = calls_for(call, 1e-4)
         start = clock()
         call()
-        slow[name] = clock() - start > 0.3
+        slow[name] = clock() - start > _SLOW
+        counts[name] = 1 if slow[name] else calls_for(call, 1e-4)
     taken: dict[str, list[float]] = {name: [] for name in calls}
     least = dict.fromkeys(calls, float("inf"))
     names = list(calls)
@@ -225,7 +228,7 @@ def blocks(calls: dict[str, Call], plan: Plan) -> dict[str, Timing]:
         for round_ in range(plan.rounds):
             turn = round_ % len(names) if names else 0
             for name in names[turn:] + names[:turn]:
-                if slow[name] and round_ >= 3:
+                if slow[name] and round_ >= _SLOW_ROUNDS:
                     continue
                 call, count = calls[name], counts[name]
                 time.sleep(plan.gap)

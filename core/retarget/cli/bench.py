@@ -111,13 +111,13 @@ def bench(
         plan = replace(plan, rounds=repeat)
     if plot is not None or roofline is not None:
         drawing.require()
-    results, notes = _measure(chosen, name, names, plan)
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if statistic == "median" and load > 1.5 * (threads or wanted_threads()):
-        notes.append("the machine has other work: see --statistic best")
+    load = environment()["load"]  # before there is our own
+    results, notes = _measure(chosen, cases, name, names, plan)
+    if statistic == "median" and isinstance(load, float) and load > 0.5 * wanted_threads():
+        notes.append(f"the machine had other work (load {load}): see --statistic best")
     if missing:
         notes.append(f"not installed, and left out: {', '.join(missing)}")
-    facts = {**environment(libraries.packages(names)), "threads": threads or wanted_threads()}
+    facts = {**environment(libraries.packages(names)), "load": load, "threads": wanted_threads()}
     facts["command"] = shlex.join(["retarget", "bench", *_arguments(context)])
     facts["statistic"] = statistic
     limits: dict[str, float] = {}
@@ -174,10 +174,12 @@ def _respawn(context: click.Context, variables: dict[str, str]) -> int:
 
 
 def _measure(
-    chosen: Sequence[Any], device: str, names: list[str], plan: Any
+    chosen: Sequence[Any], asked: Sequence[str], device: str, names: list[str], plan: Any
 ) -> tuple[list[Result], list[str]]:
-    """Measure the cases; return the results, and notes about what was left out."""
+    """Measure the cases; return the results, and notes about what was left out, which is an error for a case
+    that was asked for by its name."""
     from ..bench.measure import measure, operands_missing
+    from ..errors import UserError
     from .output import with_progress
 
     results: list[Result] = []
@@ -185,6 +187,8 @@ def _measure(
     try:
         for case in with_progress("Measuring", chosen, lambda case: case.name):
             if reason := operands_missing(case):
+                if case.name in asked:
+                    raise UserError(reason)
                 notes.append(f"left out: {reason}")
                 continue
             results.append(measure(case, device, names, plan))
