@@ -5,6 +5,7 @@ and stages where they are asked for.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from ..errors import InternalError, ScheduleError, UnknownNameError
 from ..ir import ops
@@ -57,6 +58,8 @@ def random_schedule(
             thread_left = False
         if "block" in capabilities.axis_kinds:
             axes = _parallel(name, axes, size, r in reduced, rng, capabilities)
+        if len(axes) > 1 and r not in reduced and not r.src and rng.random() < 0.3:
+            axes[0] = replace(axes[0], slides=True)
         if len(axes) > 1 or axes[0].kind != "loop":
             splits.append((name, axes))
             names += [a.name for a in axes if a.kind not in ("thread", "grid")]
@@ -96,7 +99,7 @@ def _tamed(splits: list[tuple[str, list[Axis]]]) -> list[tuple[str, list[Axis]]]
         for a in axes:
             if a.kind in ("unroll", "own"):
                 copies *= a.size or 1
-                a = a if copies <= _UNROLLED else Axis(a.name, a.size)
+                a = a if copies <= _UNROLLED else replace(a, kind="loop")
             kept.append(a)
         found.append((name, kept))
     return found

@@ -120,6 +120,8 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
             new, digits, mask = r, [r], TRUE
         else:
             new, digits, mask = _split(r, axes)
+            if axes[0].slides:
+                _check_slide(kernel, schedule, r, axes)
         replaced[r], parts[r] = new, digits
         if mask is not TRUE:
             valid[r] = mask
@@ -181,9 +183,33 @@ def _split(r: UOp, axes: Sequence[Axis]) -> tuple[UOp, list[UOp], UOp]:
     for d, n in zip(reversed(digits), reversed(sizes), strict=True):
         pairs.append((d, stride))
         stride *= n
+    if axes[0].slides and total > size and sizes[0] > 1:
+        # The last step alone has a quotient of 1 by the number of steps before it.
+        pairs.append((divmod_(digits[0], sizes[0] - 1)[0], size - total))
+        total = size
     new = combine(pairs)
     mask = less_than(new, size) if total > size else TRUE
     return new, [d for d in digits if d.op is ops.RANGE], mask
+
+
+def _check_slide(kernel: Kernel, schedule: Schedule, r: UOp, axes: Sequence[Axis]) -> None:
+    """Raise unless the values of a range may be computed twice, the second time by another step."""
+    name, first = r.arg[0], axes[0]
+    if first.kind not in ("loop", "thread"):
+        raise ScheduleError(f"axis {first.name} of kind {first.kind} cannot slide; loops and threads can")
+    if r.src:
+        raise ScheduleError(f"axis {first.name} cannot slide: the size of {name} is only bound at launch")
+    step = 1
+    for a in axes[1:]:
+        step *= a.size or 1
+    if any(a.size is None for a in axes[1:]) or step > range_size(r):
+        raise ScheduleError(f"axis {first.name} cannot slide: its steps are longer than {name}")
+    if first.size is not None and (first.size - 1) * step >= range_size(r):
+        raise ScheduleError(f"axis {first.name} cannot slide: {first.size} steps are more than {name} has")
+    if any(u.op is ops.REDUCE and r in u.src[1:] for u in kernel.nodes):
+        raise ScheduleError(f"axis {first.name} cannot slide: {name} is reduced, and would count twice")
+    if any(stage.space == "out" for stage in schedule.stages):
+        raise ScheduleError(f"axis {first.name} cannot slide: a stage keeps values in the output")
 
 
 def _split_symbolic(r: UOp, axes: Sequence[Axis], sizes: list[int], given: int) -> tuple[UOp, list[UOp], UOp]:

@@ -1,16 +1,19 @@
 """Schedules of products: sums of products of two operands, each free of an output axis of the other.
 
-A matmul is one, and so is a convolution.  A product gets a tile of accumulators, vectors along one of those
-axes and rows along the other, so that each loaded vector is used several times; the operand with the vectors
-is packed into a local panel that stays in the cache.
+A matmul is one, and so is a convolution.  A product gets a tile of accumulators in registers: vectors along
+one of those axes (the columns), elements of the other operand broadcast along the other (the rows), so that
+each loaded vector is used several times.  What does not divide slides back: no mask comes near the inner
+loop.  The operand with the vectors is packed into panels, one for each tile's columns, which stay in a cache
+while the rows pass by.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..ir import dtypes, ops
-from ..ir.index import range_size, terms
+from ..ir.index import flatten, range_size, terms
 from ..ir.uop import UOp
 from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
@@ -23,6 +26,37 @@ PARALLEL_WORK = 1 << 16
 PIECES = 4
 #: Most float32 additions into one accumulator: some 2**24 equal terms are where a sum stops growing.
 RUN = 1 << 13
+#: Most rows of a tile: more of them, read a power of two apart, evict each other from the first cache.
+ROWS = 8
+#: Most accumulators of a tile: more do not make it faster, and compilers begin to spill.
+ACCUMULATORS = 16
+#: Steps that a multiply-accumulate takes, times those that start at once: so many have to be independent.
+LATENCY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A sum of products: `columns` is an output axis of `right` alone, `rows` one of `left` alone."""
+
+    reduction: UOp
+    left: UOp
+    right: UOp
+    rows: UOp | None
+    columns: UOp
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A register tile: `rows` by `vectors` of `width` lanes, and how many stand side by side in a block."""
+
+    rows: int
+    vectors: int
+    width: int
+    panels: int = 1
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.width
 
 
 def choose_product_schedule(
@@ -48,30 +82,43 @@ def choose_product_schedule(
     product = _product(reductions, output, accesses)
     if product is None:
         return None
+    others = [r for r in output if r is not product.rows and r is not product.columns]
+    threads = capabilities.threads if "thread" in capabilities.axis_kinds else 1
+    if math.prod(map(range_size, product.reduction.ranges.union(product.reduction.src[1:]))) < PARALLEL_WORK:
+        threads = 1
+    apart = [r for r in others if not r.src and range_size(r) >= threads][:1]  # what threads can share out
+    packs = _packable(product.right, product, kernel)
+    tile = _tile(product, lanes, 1 if apart else threads, packs, capabilities)
     axes: dict[UOp, list[Axis]] = {r: [Axis(name)] for name, r in ranges.items()}
-    outer = _tile(axes, product, lanes, capabilities)
-    output = [*[r for r in output if r not in outer], *outer]
+    n, m = product.columns.arg[0], product.rows.arg[0] if product.rows is not None else ""
+    _split(
+        axes, product.columns, f"{n}o",
+        [(f"{n}p", tile.panels, "loop"), (f"{n}u", tile.vectors, "unroll"), (f"{n}v", tile.width, "vector")],
+    )  # fmt: skip
+    if product.rows is not None:
+        _split(axes, product.rows, f"{m}o", [(f"{m}u", tile.rows, "unroll")])
     _chunk(axes, product)
-    order = _order(axes, [*output, *[r for r in ranges.values() if r not in output]], product)
-    _thread(axes, order, product, output, capabilities)
-    stages = _panel(axes, product, kernel, capabilities)
-    splits = [(r.arg[0], a) for r, a in axes.items() if len(a) > 1 or a[0].kind != "loop"]
+    reduced = [a.name for r in ranges.values() if r not in output for a in axes[r]]
+    # In the tile rows stand outside columns: then one element of the left operand is live at a time beside
+    # the accumulators, and not one for each row, which would spill.
+    order = [r.arg[0] for r in others]
+    order += [f"{n}o", f"{m}o", f"{n}p", *reduced, f"{m}u", f"{n}u", f"{n}v"]
+    known = {a.name for x in axes.values() for a in x}
+    order = [x for x in order if x in known]
+    if threads > 1:
+        rows = [product.rows] if product.rows is not None else []
+        _thread(axes, order, [*apart, product.columns, *rows], threads)
+    stages = _panel(axes, product, tile, order) if packs else []
+    splits = [(r.arg[0], a) for r, a in axes.items() if a != [Axis(r.arg[0])]]
     return Schedule.of(splits, order, stages)
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """A sum of products: `columns` is an output axis of `right` alone, `rows` one of `left` alone."""
-
-    reduction: UOp
-    left: UOp
-    right: UOp
-    rows: UOp
-    columns: UOp
-
-
 def _product(reductions: list[UOp], output: list[UOp], accesses: list[Access]) -> _Product | None:
-    """Return the kernel's only reduction as a product, if it is one."""
+    """Return the kernel's only reduction as a product, if it is one.
+
+    Without rows (a vector times a matrix) it is one where the matrix is read along its rows; else it is a sum
+    of its columns' lengths like any other.
+    """
     if len(reductions) != 1:
         return None
     (r,) = reductions
@@ -81,90 +128,126 @@ def _product(reductions: list[UOp], output: list[UOp], accesses: list[Access]) -
     known = [x for x in output if not x.src]
     only_a = [x for x in known if x in a.ranges and x not in b.ranges]
     only_b = [x for x in known if x in b.ranges and x not in a.ranges]
-    if not only_a or not only_b:
+    if not only_a and not only_b:
         return None
     stores = [x for x in accesses if x.is_store]
     contiguous = [x for x in (*only_a, *only_b) if all(s.coefficients.get(x) == 1 for s in stores)]
     columns = contiguous[0] if contiguous else max((*only_a, *only_b), key=range_size)
     if columns in only_a:
         a, b, only_a = b, a, only_b
-    return _Product(r, a, b, max(only_a, key=range_size), columns)
+    if not only_a:
+        load = _load(b)
+        if load is None or _flat(load).get(columns) != 1 or any(x in a.ranges for x in known):
+            return None
+    return _Product(r, a, b, max(only_a, key=range_size, default=None), columns)
 
 
-def _tile(
-    axes: dict[UOp, list[Axis]], product: _Product, lanes: int, capabilities: Capabilities
-) -> list[UOp]:
-    """Split the axes of a product into a register tile; return them in loop order, the columns' blocks
-    outside.
+def _load(operand: UOp) -> UOp | None:
+    """Return the load that an operand is, or is the conversion of."""
+    while operand.op is ops.CAST:
+        operand = operand.src[0]
+    return operand if operand.op is ops.LOAD else None
 
-    The tile has two vectors by as many rows as leave registers for the operands: it takes about eight
-    independent multiply-accumulates to keep the units busy.  Rows that divide the axis are preferred to a
-    masked remainder.
+
+def _flat(load: UOp) -> dict[UOp, int]:
+    """Return the coefficient of each atom of a load's flat index."""
+    return dict(terms(flatten(load.src[2:], load.src[0].arg[1]))[1])
+
+
+def _tile(product: _Product, lanes: int, threads: int, packs: bool, capabilities: Capabilities) -> _Tile:
+    """Return the register tile that takes the fewest steps for what the product computes.
+
+    Counted are multiply-accumulates, those that tiles at the edge compute twice and what idles while another
+    thread finishes included.  A tile waits for its loads, or for the latency of its own accumulators if it
+    has too few.  Vectors come from farther away than elements of rows.
     """
-    rows, columns = product.rows, product.columns
+    height = range_size(product.rows) if product.rows is not None else 1
+    length = range_size(product.columns)
     width = lanes
-    while width > range_size(columns):
+    while width > length:
         width //= 2
-    if range_size(columns) % width and range_size(columns) < 4 * width:
-        while range_size(columns) % width:
-            width //= 2
-    vectors = 2 if range_size(columns) % (2 * width) == 0 else 1
-    budget = min(8, max(2, (capabilities.registers - 3) // vectors))
-    height = range_size(rows)
-    tall = next((n for n in range(budget, 2, -1) if height % n == 0), min(4, budget, height))
-    name = columns.arg[0]
-    inner = []
-    if vectors > 1:
-        inner.append(Axis(f"{name}u", vectors, "unroll"))
-    if width > 1:
-        inner.append(Axis(f"{name}v", width, "vector"))
-    if inner:
-        axes[columns] = [Axis(f"{name}o"), *inner]
-    if tall > 1:
-        axes[rows] = [Axis(f"{rows.arg[0]}o"), Axis(f"{rows.arg[0]}u", tall, "unroll")]
-    return [columns, rows]
+    depth = math.prod(range_size(r) for r in product.reduction.src[1:])
+    size = product.reduction.dtype.itemsize
+    near = capabilities.caches[1] // 4 if len(capabilities.caches) > 1 else 64 << 10
+    room = capabilities.limits.local_bytes or near
+    load = _load(product.right)
+    apart = load is not None and _flat(load).get(product.reduction.src[-1], 0) * size > 1 << 9
+    best, least = _Tile(1, 1, width), math.inf
+    for vectors in range(1, min(length // width, capabilities.registers - 3, ACCUMULATORS) + 1):
+        most = (capabilities.registers - 1 - vectors) // vectors
+        rows = min(height, ROWS, ACCUMULATORS // vectors, most)
+        if rows < 1:
+            break
+        done = vectors * rows
+        steps = max(done, vectors + rows, LATENCY) + (3 * vectors + rows) / 16
+        columns = vectors * width
+        # Where nothing is packed, each step of the sum is at a line or two in another page of memory.
+        if apart and (not packs or height < 2 * rows):
+            steps *= 1 + 64 / (columns * size)
+        # A panel that does not stay near streams past, and the rows with it: then several share those rows.
+        # Where packing is a good part of the work, two are packed from longer pieces of memory.
+        panels = 4 if depth * columns * size >= near else 2 if height < 16 * rows else 1
+        panels = panels if packs else 1
+        while panels > 1 and (columns * panels > length or depth * columns * panels * size > room):
+            panels //= 2
+        block = columns * panels
+        blocks = -(-length // block)
+        waste = blocks * block / length * (-(-height // rows) * rows / height)
+        if blocks >= threads:
+            waste *= -(-blocks // threads) * threads / blocks
+        cost = waste * steps / done
+        if cost < least:
+            best, least = _Tile(rows, vectors, width, panels), cost
+    return best
 
 
-def _panel(
-    axes: dict[UOp, list[Axis]], product: _Product, kernel: Kernel, capabilities: Capabilities
-) -> list[Stage]:
-    """Return the stage that packs the panel of the right operand that one block of columns touches.
+def _split(axes: dict[UOp, list[Axis]], r: UOp, outer: str, inner: list[tuple[str, int, str]]) -> None:
+    """Split a range into steps of the sizes of `inner`; the last step slides if they do not divide it."""
+    step = math.prod(size for _, size, _ in inner)
+    steps = -(-range_size(r) // step)
+    digits = [Axis(name, size, kind) for name, size, kind in inner if size > 1]
+    if steps > 1:
+        digits.insert(0, Axis(outer, None, "loop", slides=range_size(r) % step != 0))
+    if digits:
+        axes[r] = digits
 
-    It pays when the panel is read for several blocks of rows, or when its columns are not contiguous; it is
-    made when the operand is a plain load with one range per axis, and the panel fits the space for local
-    arrays.
-    """
-    load = product.right
-    while load.op is ops.CAST:
-        load = load.src[0]
-    reduced = product.reduction.src[1:]
-    if (
-        load.op is not ops.LOAD
-        or axes[product.columns][-1].kind != "vector"
-        or any(len(axes[r]) > 1 or r.src for r in reduced)
-    ):
-        return []
+
+def _packable(operand: UOp, product: _Product, kernel: Kernel) -> bool:
+    """Whether an operand is a plain load with one range per axis, which nothing else in the kernel reads."""
+    load = _load(operand)
+    if load is None or any(r.src for r in product.reduction.src[1:]):
+        return False
     if sum(u.op is ops.LOAD and u.src[0] is load.src[0] for u in kernel.nodes) > 1:
-        return []  # a tile serves one index; this is a product of an array with itself
+        return False  # a tile serves one index; this is a product of an array with itself
     for index in load.src[2:]:
         parts = terms(index)[1]
         if len(parts) > 1 or any(atom.op is not ops.RANGE for atom, _ in parts):
-            return []
-    depth = 1
-    for r in reduced:
-        if r in load.ranges:
-            depth *= range_size(r)
-    inner = [a for a in axes[product.columns] if a.kind in ("unroll", "vector")]
-    width = 1
-    for a in inner:
-        width *= a.size or 1
-    blocks = range_size(product.rows) // max([a.size or 1 for a in axes[product.rows]])
-    room = capabilities.limits.local_bytes or (64 << 10)
-    if depth < 16 or blocks < 4 or depth * width * load.dtype.itemsize > room:
+            return False
+    return True
+
+
+def _panel(axes: dict[UOp, list[Axis]], product: _Product, tile: _Tile, order: list[str]) -> list[Stage]:
+    """Return the stage that packs the panels of the right operand that one block of columns touches.
+
+    It pays when they are read for several tiles of rows.
+    """
+    load = _load(product.right)
+    if load is None or product.rows is None:
         return []
-    block = [a.name for a in axes[product.columns] if a not in inner][-1]
-    layout = (*[r.arg[0] for r in reduced if r in load.ranges], *[a.name for a in inner])
-    return [Stage(load.src[0].arg[0], block, layout)]
+    depth = [r for r in product.reduction.src[1:] if r in load.ranges]
+    rows = f"{product.rows.arg[0]}o"
+    if rows not in order or math.prod(map(range_size, depth)) < 16:
+        return []
+    if range_size(product.rows) < 2 * tile.rows:
+        return []
+    at = order[order.index(rows) - 1] if order.index(rows) else "top"
+    inside = order[order.index(rows) :]
+    layout = [
+        *[a.name for a in axes[product.columns] if a.kind == "loop" and a.name in inside],
+        *[a.name for r in depth for a in axes[r] if a.name in inside],
+        *[a.name for a in axes[product.columns] if a.kind in ("unroll", "vector")],
+    ]
+    return [Stage(load.src[0].arg[0], at, tuple(layout))]
 
 
 def _chunk(axes: dict[UOp, list[Axis]], product: _Product) -> None:
@@ -179,57 +262,24 @@ def _chunk(axes: dict[UOp, list[Axis]], product: _Product) -> None:
         axes[r][0:1] = [Axis(f"{r.arg[0]}c", None, "chunk"), Axis(axes[r][0].name, each)]
 
 
-def _order(axes: dict[UOp, list[Axis]], ranges: list[UOp], product: _Product) -> list[str]:
-    """Return loops in the order of their ranges, then unrolled digits, then lanes.
+def _thread(axes: dict[UOp, list[Axis]], order: list[str], candidates: list[UOp], threads: int) -> None:
+    """Cut the first of some output axes that has enough steps into pieces for threads.
 
-    The rows' digit of the tile stands outside the columns': then one element of the left operand is live at
-    a time beside the accumulators, and not one for each row, which would spill.
+    Blocks of columns and independent products are pieces of their own.  Rows are cut into few pieces, since
+    each of them packs the panels again.
     """
-    loops: list[str] = []
-    unrolled: list[str] = []
-    lanes: list[str] = []
-    for r in ranges:
-        for a in axes[r]:
-            {"vector": lanes, "unroll": unrolled}.get(a.kind, loops).append(a.name)
-    columns = {a.name for a in axes[product.columns]}
-    unrolled.sort(key=columns.__contains__)
-    return [*loops, *unrolled, *lanes]
-
-
-def _thread(
-    axes: dict[UOp, list[Axis]], order: list[str], product: _Product, output: list[UOp],
-    capabilities: Capabilities,
-) -> None:  # fmt: skip
-    """Cut the outermost output axis into pieces for threads, when the work is worth it."""
-    if "thread" not in capabilities.axis_kinds or capabilities.threads < 2:
-        return
-    work = 1
-    for r in product.reduction.ranges.union(product.reduction.src[1:]):
-        work *= range_size(r)
-    if work < PARALLEL_WORK:
-        return
-    # A reduction that does not depend on the thread axis would be computed by every thread.
-    for r in output:
+    for r in candidates:
         head = axes[r][0]
-        if head.kind != "loop" or r.src or r not in product.reduction.ranges:
+        if head.kind != "loop":
             continue
-        inner = 1
-        for a in axes[r][1:]:
-            inner *= a.size or 1
+        inner = math.prod(a.size or 1 for a in axes[r][1:])
         steps = -(-range_size(r) // inner)
-        if steps < capabilities.threads:
+        if steps < threads:
             continue
-        pieces = min(steps, PIECES * capabilities.threads)
-        each = -(-steps // pieces)
-        while steps % each and each < 2 * -(-steps // pieces) and steps // (each + 1) >= capabilities.threads:
-            each += 1  # pieces that divide the axis need no mask
-        if steps % each:
-            each = -(-steps // pieces)
-        name = f"{r.arg[0]}t"
+        each = max(1, steps // (PIECES * threads)) if r is not candidates[0] else 1
+        first = Axis(f"{r.arg[0]}t", None, "thread", range_size(r) % (each * inner) != 0)
+        axes[r][0:1] = [first] if each == 1 else [first, Axis(head.name, each)]
         if each == 1:
-            axes[r][0] = Axis(name, None, "thread")
             order.remove(head.name)
-        else:
-            axes[r][0:1] = [Axis(name, None, "thread"), Axis(head.name, each)]
-        order.insert(0, name)
+        order.insert(0, first.name)
         return

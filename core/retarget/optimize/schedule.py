@@ -4,7 +4,9 @@
 
 Each range is replaced by a mixed-radix list of axes, outermost first: `name[/size][:kind]`.  One axis may
 leave out its size, which is then what the others leave.  A kind is a letter of `AXIS_KINDS`, "l" when
-absent.  Sizes whose product exceeds the range's are legal: the surplus is masked.  `order` lists axes from
+absent.  Sizes whose product exceeds the range's are legal: the surplus is masked.  With a `~` behind the
+first axis (`r0=m~,i/6:u`) nothing is: its last step slides back so as to end where the range ends, and
+computes a few values twice.  `order` lists axes from
 the outermost loop inward; axes that it leaves out keep the order of their kinds behind those that it names.
 
     stage=in1@r1o[r2,r1u,r1v]       the tile of in1 that the loops inside r1o touch, copied once for each r1o
@@ -32,19 +34,23 @@ AXIS_KINDS: dict[str, str] = {
 #: Kinds of axes that have no loop on a device with a grid: its blocks, threads and lanes are the iterations.
 PARALLEL = frozenset({"grid", "block", "warp"})
 _LETTERS = {kind: letter for letter, kind in AXIS_KINDS.items()}
-_AXIS = re.compile(r"\s*([A-Za-z_]\w*)(?:/(\d+))?(?::([a-z]))?\s*")
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)(~)?(?:/(\d+))?(?::([a-z]))?\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One digit of a range's mixed-radix form; `size` None takes what the other axes leave."""
+    """One digit of a range's mixed-radix form; `size` None takes what the other axes leave.
+
+    An axis that `slides` covers the range without a surplus: its last step starts earlier.
+    """
 
     name: str
     size: int | None = None
     kind: str = "loop"
+    slides: bool = False
 
     def __str__(self) -> str:
-        size = "" if self.size is None else f"/{self.size}"
+        size = ("~" if self.slides else "") + ("" if self.size is None else f"/{self.size}")
         return f"{self.name}{size}" + ("" if self.kind == "loop" else f":{_LETTERS[self.kind]}")
 
 
@@ -152,18 +158,21 @@ def parse_schedule(text: str) -> Schedule:
             continue
         if key in splits:
             raise ParseError(f"range {key} is split twice", text, start)
-        axes = []
+        axes: list[Axis] = []
         for item in value.split(","):
             match = _AXIS.fullmatch(item)
             if not match:
-                raise ParseError("an axis is `name[/size][:kind]`", text, at)
-            letter = match[3] or "l"
+                raise ParseError("an axis is `name[~][/size][:kind]`", text, at)
+            letter = match[4] or "l"
             if letter not in AXIS_KINDS:
                 known = ", ".join(f"{a} {k}" for a, k in AXIS_KINDS.items())
                 raise ParseError(f"unknown axis kind {letter!r}; kinds are {known}", text, at)
-            if match[2] == "0":
+            if match[3] == "0":
                 raise ParseError("an axis has a size of at least 1", text, at)
-            axes.append(Axis(match[1], int(match[2]) if match[2] else None, AXIS_KINDS[letter]))
+            if match[2] and axes:
+                raise ParseError("only the first axis of a range can slide (`~`)", text, at)
+            size = int(match[3]) if match[3] else None
+            axes.append(Axis(match[1], size, AXIS_KINDS[letter], bool(match[2])))
             at += len(item) + 1
         if sum(a.size is None for a in axes) > 1:
             raise ParseError(f"only one axis of {key} may leave out its size", text, start)

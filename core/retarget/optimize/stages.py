@@ -22,6 +22,7 @@ from ..ir.index import (
     combine,
     conjuncts,
     divmod_,
+    flatten,
     ge0,
     in_bounds,
     irange,
@@ -110,8 +111,8 @@ def apply_stages(
                 raise ScheduleError(
                     f"{stage}: {stage.what} is read at {len(loads)} different indices; a tile serves one"
                 )
-            old = loads[0]
-            new, staged = _tile(stage, old, at, order, len(done))
+            old = _converted(loads[0], nodes)
+            new, staged = _tile(stage, loads[0], old, at, order, len(done))
         else:
             matching = [u for u in nodes if u.op.name == stage.what and u.dtype is not dtypes.index]
             if not matching:
@@ -134,7 +135,16 @@ def replaced(stores: list[UOp], old: UOp, new: UOp) -> list[UOp]:
     return [memo[s] for s in stores]
 
 
-def _tile(stage: Stage, load: UOp, at: int, order: dict[UOp, int], number: int) -> tuple[UOp, Staged]:
+def _converted(load: UOp, nodes: list[UOp]) -> UOp:
+    """Return the conversion of a loaded value if that is all it is read for, else the load itself."""
+    users = [u for u in nodes if load in u.src]
+    return users[0] if len(users) == 1 and users[0].op is ops.CAST else load
+
+
+def _tile(
+    stage: Stage, load: UOp, value: UOp, at: int, order: dict[UOp, int], number: int
+) -> tuple[UOp, Staged]:
+    """Return the read of a tile of `value`, a load or its conversion, and the stage that fills it."""
     buffer, mask, *idx = load.src
     threads = _threads(order) if stage.space == "local" else []
     inner = {r for r in load.ranges if _varies(r, order, at, stage.space)}
@@ -173,16 +183,21 @@ def _tile(stage: Stage, load: UOp, at: int, order: dict[UOp, int], number: int) 
         dims = _laid_out(stage, dims)
     outer = sorted((r for r in load.ranges if r not in inner), key=order.__getitem__)
     shape = (*[0] * len(outer), *[d.extent for d in dims])
-    array = UOp(ops.LOCAL, load.dtype, (), (f"{stage.what}_tile{number}", shape, _space(stage)))
+    array = UOp(ops.LOCAL, value.dtype, (), (f"{stage.what}_tile{number}", shape, _space(stage)))
     loops = []
-    for n, d in enumerate(dims if not threads else ()):
+    # The buffer is read in its own order, along its rows: neighbours in the tile are near in any order.
+    rank = {id(d): n for n, d in enumerate(copied)}
+    flat = dict(terms(flatten(idx, buffer.arg[1]))[1])
+    for d in dims if not threads else ():
         member = d.members[0][0]
-        kind = "vector" if member.arg[2] == "vector" and len(d.members) == 1 and d.stride == 1 else "loop"
+        contiguous = len(d.members) == 1 and flat.get(member) == 1
+        kind = "vector" if member.arg[2] == "vector" and contiguous else "loop"
         loop = irange(d.extent, f"{member.arg[0]}c{number}", kind)
         loops.append(loop)
         if loop.op is ops.RANGE:
-            order[loop] = (1 << 20) + number * 64 + n
-    here, copies, surplus = tuple(loops), tuple([x for x in loops if x.op is ops.RANGE]), TRUE
+            order[loop] = (1 << 20) + number * 64 + rank[id(d)]
+    copies = tuple(sorted((x for x in loops if x.op is ops.RANGE), key=order.__getitem__))
+    here, surplus = tuple(loops), TRUE
     if threads:
         here, copies, surplus = _spread(copied, dims, threads, number, order)
 
@@ -220,12 +235,12 @@ def _tile(stage: Stage, load: UOp, at: int, order: dict[UOp, int], number: int) 
             in_copy = all_of(in_copy, ge0(there) if part.op is ops.GE0 else there)
     if on_read is not TRUE:  # what the read's mask keeps in bounds, the copy has to check itself
         in_copy = all_of(in_copy, *[in_bounds(i, n) for i, n in zip(source, buffer.arg[1], strict=True)])
-    fill = UOp(
-        ops.STORE, dtypes.void,
-        (array, surplus, UOp(ops.LOAD, load.dtype, (buffer, in_copy, *source)), *outer, *here),
-    )  # fmt: skip
+    copy = UOp(ops.LOAD, load.dtype, (buffer, in_copy, *source))
+    if value is not load:
+        copy = value.replace((copy,))
+    fill = UOp(ops.STORE, dtypes.void, (array, surplus, copy, *outer, *here))
     position = [combine([(r, k // d.stride) for r, k in d.members]) for d in dims]
-    read = UOp(ops.LOAD, load.dtype, (array, on_read, *outer, *position))
+    read = UOp(ops.LOAD, value.dtype, (array, on_read, *outer, *position))
     return read, Staged(array, fill, copies, at, shared=bool(threads))
 
 

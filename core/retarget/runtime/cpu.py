@@ -137,7 +137,7 @@ def capabilities(
         axis_kinds=frozenset({"loop", "unroll", "vector", "thread"}),
         unroll=unroll,
         address_spaces=frozenset({"global", "local", "register"}),
-        limits=Limits(local_bytes=256 << 10),  # stack
+        limits=Limits(local_bytes=1 << 20),  # stack
         threads=wanted_threads(),
     )
 

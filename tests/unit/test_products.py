@@ -1,0 +1,131 @@
+"""Products: axes that slide, panels that convert, tiles for every shape, each against NumPy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from devices import require
+from numpy.typing import NDArray
+
+import retarget as rt
+from retarget.errors import ParseError, ScheduleError
+from retarget.ir import ops
+from retarget.optimize.apply import apply_schedule
+from retarget.optimize.heuristics import choose_schedule
+from retarget.optimize.schedule import parse_schedule
+from retarget.pipeline import program_of, toolchain
+
+rng = np.random.default_rng(5)
+
+
+@pytest.fixture(params=["numpy", "llvm"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("RETARGET_CACHE", "0")
+    require(request.param)
+    with rt.default_device(request.param):
+        yield request.param
+
+
+def normal(*shape: int) -> NDArray[np.float32]:
+    return rng.standard_normal(shape).astype("f4")
+
+
+SLIDING = [
+    "r0=m~,i/4:u; order=m,r1,r3,i",
+    "r0=m~,i/6:u; r1=n~,p/2,j/2:u,v/8:v; order=n,m,p,r3,i,j,v; stage=in1@n[p,r3,j,v]",
+    "r0=m~:t,i/5; r1=n~,v/8:v; order=m,n,i,r3,v",
+    "r0=m~,i/18:u; r1=n~,v/16:v; order=m,n,r3,i,v",
+]
+
+
+@pytest.mark.parametrize("schedule", SLIDING)
+def test_the_last_step_of_an_axis_slides(device: str, schedule: str) -> None:
+    """19 x 23 x 37: no step divides, and yet nothing is masked."""
+    a, b = normal(19, 23), normal(23, 37)
+    with rt.with_schedule(schedule):
+        np.testing.assert_allclose((rt.asarray(a) @ rt.asarray(b)).numpy(), a.astype("f8") @ b, atol=1e-5)
+        (kernel,) = rt.lower(rt.asarray(a) @ rt.asarray(b))
+        program = program_of(kernel, toolchain("llvm"))
+    gated = [u for u in program.uops if len(u.src) > {ops.LOAD: 2, ops.STORE: 3}.get(u.op, len(u.src))]
+    assert not gated
+
+
+@pytest.mark.parametrize(
+    ("expression", "schedule", "why"),
+    [
+        ("product", "r3=k~,ki/4", "is reduced"),
+        ("product", "r0=m~,i/32:u", "longer than"),
+        ("product", "r0=m~/9,i/4", "9 steps"),
+        ("product", "r1=n~:v", "cannot slide; loops and threads"),
+        ("softmax", "r0=m~,i/4; order=m,i,r1; stage=EXP@i:out", "a stage keeps values in the output"),
+        ("softmax", "r1=n~,v/8:v", "is reduced"),
+    ],
+)
+def test_axes_that_cannot_slide(expression: str, schedule: str, why: str) -> None:
+    if expression == "product":
+        (kernel,) = rt.lower(rt.asarray(normal(19, 23)) @ rt.asarray(normal(23, 37)))
+    else:
+        (kernel,) = rt.lower(rt.softmax(rt.asarray(normal(7, 30)), axis=1))
+    with pytest.raises(ScheduleError, match=why):
+        apply_schedule(kernel, parse_schedule(schedule))
+
+
+def test_only_the_first_axis_slides() -> None:
+    assert str(parse_schedule("r0=m~,i/6:u")) == "r0=m~,i/6:u"
+    with pytest.raises(ParseError, match="only the first axis"):
+        parse_schedule("r0=m,i~/6:u")
+
+
+def test_a_panel_holds_converted_values(device: str) -> None:
+    a, b = normal(19, 23).astype("f2"), normal(23, 37).astype("f2")
+
+    def product() -> rt.Array:
+        return rt.astype(rt.asarray(a), rt.float32) @ rt.astype(rt.asarray(b), rt.float32)
+
+    schedule = "r1=n,v/8:v; order=n,r0,r3,v; stage=in1@n[r3,v]"
+    with rt.with_schedule(schedule):
+        np.testing.assert_allclose(product().numpy(), a.astype("f8") @ b.astype("f8"), rtol=1e-4, atol=1e-5)
+        (kernel,) = rt.lower(product())
+        program = program_of(kernel, toolchain("llvm"))
+    (tile,) = [u for u in program.uops if u.op is ops.LOCAL and u.arg[2] == "local"]
+    assert tile.dtype.name == "float32"
+
+
+SIZES = [
+    (1, 100, 7),
+    (1, 7, 40),
+    (2, 3, 4),
+    (5, 17, 33),
+    (33, 65, 20),
+    (8, 96, 24),
+    (13, 77, 50),
+    (129, 5, 16),
+]
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_products_of_every_shape_under_the_heuristics(device: str, m: int, n: int, k: int) -> None:
+    for left, right, dtype in itertools.product((False, True), (False, True), ("f4", "f8")):
+        a = rng.standard_normal((k, m) if left else (m, k)).astype(dtype)
+        b = rng.standard_normal((n, k) if right else (k, n)).astype(dtype)
+        x = rt.permute_dims(rt.asarray(a), (1, 0)) if left else rt.asarray(a)
+        y = rt.permute_dims(rt.asarray(b), (1, 0)) if right else rt.asarray(b)
+        wanted = (a.T if left else a).astype("f8") @ (b.T if right else b).astype("f8")
+        np.testing.assert_allclose((x @ y).numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_the_heuristics_fill_the_registers() -> None:
+    """Twelve accumulators in the 16 registers of AVX2, and no mask in the inner loop for odd sizes."""
+    (kernel,) = rt.lower(rt.asarray(normal(205, 307)) @ rt.asarray(normal(307, 411)))
+    capabilities = toolchain("llvm").capabilities._replace(
+        registers=16, vector_bits=256, threads=1, caches=(32 << 10, 512 << 10)
+    )
+    schedule = choose_schedule(kernel, capabilities)
+    axes = {a.name: a for _, split in schedule.splits for a in split}
+    assert axes["r0u"].size * axes["r1u"].size == 12  # type: ignore[operator]
+    assert axes["r1v"].size == 8
+    assert axes["r0o"].slides
+    assert [str(stage)[:9] for stage in schedule.stages] == ["stage=in1"]
