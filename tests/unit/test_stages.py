@@ -156,7 +156,7 @@ def test_masked_loads_in_a_tile(device: str) -> None:
         (
             lambda x: rt.exp(x) + rt.max(x, axis=1, keepdims=True).astype("float64"),
             "stage=EXP@r0:out",
-            "output's ranges, dtype",
+            "output's ranges and dtype",
         ),
     ],
     ids=["two indices", "backward", "not affine", "another dtype"],

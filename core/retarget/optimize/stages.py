@@ -305,19 +305,20 @@ def _keep(
         raise ScheduleError(f"{stage}: only a buffer's tile has a layout")
     if stage.space == "out":
         (store, *others) = stores
-        target, mask, _, *idx = store.src
-        if others or store.ranges != value.ranges or target.dtype is not value.dtype or mask is not TRUE:
-            raise ScheduleError(f"{stage}: {stage.what} does not have the output's ranges, dtype and bounds")
+        target, mask, _, *idx = store.src  # the mask keeps out a surplus, here and wherever it is read
+        if others or store.ranges != value.ranges or target.dtype is not value.dtype:
+            raise ScheduleError(f"{stage}: {stage.what} does not have the output's ranges and dtype")
         array, where = target, tuple(idx)
     else:
+        mask = TRUE
         dims = {r for r in value.ranges if _varies(r, order, at, stage.space)}
         inner = sorted(dims, key=order.__getitem__)
         outer = sorted((r for r in value.ranges if r not in dims), key=order.__getitem__)
         shape = (*[0] * len(outer), *[range_size(r) for r in inner])
         array = UOp(ops.LOCAL, value.dtype, (), (f"{stage.what.lower()}_row{number}", shape, _space(stage)))
         where = (*outer, *inner)
-    fill = UOp(ops.STORE, dtypes.void, (array, TRUE, value, *where))
-    read = UOp(ops.LOAD, value.dtype, (array, TRUE, *where))
+    fill = UOp(ops.STORE, dtypes.void, (array, mask, value, *where))
+    read = UOp(ops.LOAD, value.dtype, (array, mask, *where))
     threads = _threads(order) if stage.space == "local" else []
     own = all(r in value.ranges for r in threads)
     return read, Staged(array, fill, (), at, kept=True, shared=bool(threads), private=own)

@@ -1,0 +1,121 @@
+"""What the heuristics choose for kernels that are no products, and that it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import retarget as rt
+from retarget import pipeline
+from retarget.optimize.heuristics import choose_schedule
+from retarget.optimize.schedule import Schedule
+from retarget.registry.capabilities import Capabilities
+
+RNG = np.random.default_rng(0)
+
+
+def capabilities(threads: int = 2, bits: int = 256) -> Capabilities:
+    """Return a CPU's, whatever this machine is."""
+    return pipeline.toolchain("llvm").capabilities._replace(
+        vector_bits=bits, threads=threads, caches=(32 << 10, 512 << 10)
+    )
+
+
+def chosen(y: Any, threads: int = 2) -> Schedule:
+    (kernel,) = rt.lower(*(y if isinstance(y, tuple) else (y,)))
+    return choose_schedule(kernel, capabilities(threads))
+
+
+def ones(*shape: int, dtype: str = "f4") -> Any:
+    return rt.asarray(np.ones(shape, dtype), device="llvm")
+
+
+def axes_of(s: Schedule, kind: str) -> list[tuple[str, int | None]]:
+    return [(a.name, a.size) for _, axes in s.splits for a in axes if a.kind == kind]
+
+
+def test_a_full_sum_is_cut_by_its_size_alone() -> None:
+    y = rt.sum(ones(1 << 20))
+    assert str(chosen(y)) == str(chosen(y, threads=1)) == str(chosen(y, threads=64))
+    assert axes_of(chosen(y), "thread") == [("r1t", None)]
+    assert axes_of(chosen(y), "own") == [("r1f", 4), ("r1a", 2)]  # far streams, and two vectors of each
+
+
+def test_a_short_sum_stays_on_one_thread() -> None:
+    assert axes_of(chosen(rt.sum(ones(1000))), "thread") == []
+
+
+def test_few_long_rows_are_cut_along_the_reduction() -> None:
+    s = chosen(rt.sum(ones(3, 1 << 20), axis=1))
+    assert axes_of(s, "thread") == [("r2t", None)]
+
+
+def test_many_rows_are_shared_out_and_read_several_at_a_time() -> None:
+    s = chosen(rt.sum(ones(1024, 1024), axis=1))
+    assert axes_of(s, "thread") == [("r0t", None)]
+    assert axes_of(s, "unroll") == [("r0u", 4)]
+
+
+def test_columns_are_added_row_by_row() -> None:
+    s = chosen(rt.sum(ones(4096, 1024), axis=0))
+    assert axes_of(s, "thread") == [("r2t", None)]
+    assert axes_of(s, "unroll") == [("r2u", 4)]
+    assert s.order[-1] == "r1v"
+    assert s.order.index("r2") < s.order.index("r1o")
+
+
+def test_wide_columns_are_taken_in_blocks_that_fit_the_first_cache() -> None:
+    s = chosen(rt.sum(ones(4096, 8192), axis=0))
+    assert ("r1o", 128) in axes_of(s, "loop")
+
+
+def test_a_kernel_that_writes_rows_and_sums_follows_the_rows() -> None:
+    x = ones(2048, 512)
+    s = chosen((rt.sum(x, axis=1), rt.max(x, axis=1)))
+    assert axes_of(s, "vector") == [("r2v", 8)]
+
+
+def test_the_exponentials_of_a_softmax_are_kept_in_the_output() -> None:
+    assert [str(t) for t in chosen(rt.softmax(ones(512, 512), axis=1)).stages] == ["stage=EXP@r0:out"]
+    assert chosen(rt.softmax(ones(16, 1 << 20), axis=1)).stages == ()  # a row does not stay in the cache
+
+
+def test_lanes_are_those_of_what_is_computed() -> None:
+    """Bytes are computed in float32: 8 lanes, not 32."""
+    x = ones(64, 256, dtype="u1")
+    assert axes_of(chosen(rt.astype(rt.astype(x, rt.float32) * 0.5, rt.uint8)), "vector") == [("r1v", 8)]
+    assert axes_of(chosen(rt.bitwise_xor(x, x + 1)), "vector") == [("r1v", 32)]
+
+
+CASES: dict[str, tuple[tuple[int, ...], Callable[[Any], Any], Callable[[np.ndarray], Any]]] = {
+    "sum": ((300_001,), lambda x: rt.sum(x), lambda a: a.sum()),
+    "sum of a matrix": ((640, 513), lambda x: rt.sum(x), lambda a: a.sum()),
+    "max": ((700, 700), lambda x: rt.max(x), lambda a: a.max()),
+    "few rows": ((3, 200_000), lambda x: rt.sum(x, axis=1), lambda a: a.sum(1)),
+    "rows": ((1000, 515), lambda x: rt.sum(x, axis=1), lambda a: a.sum(1)),
+    "columns": ((1000, 515), lambda x: rt.sum(x, axis=0), lambda a: a.sum(0)),
+    "wide columns": ((70, 9000), lambda x: rt.sum(x, axis=0), lambda a: a.sum(0)),
+    "narrow columns": ((100_003, 3), lambda x: rt.sum(x, axis=0), lambda a: a.sum(0)),
+    "middle axis": ((7, 300, 520), lambda x: rt.sum(x, axis=1), lambda a: a.sum(1)),
+    "outer and inner axes": ((30, 100, 130), lambda x: rt.sum(x, axis=(0, 2)), lambda a: a.sum((0, 2))),
+    "variance": ((2000, 300), lambda x: rt.var(x, axis=0), lambda a: a.var(0)),
+    "softmax": ((500, 700), lambda x: rt.softmax(x, axis=1), lambda a: _softmax(a)),
+}
+
+
+def _softmax(a: np.ndarray) -> np.ndarray:
+    e = np.exp(a - a.max(1, keepdims=True))
+    values: np.ndarray = e / e.sum(1, keepdims=True)
+    return values
+
+
+@pytest.mark.parametrize("device", ["llvm", "clang"])
+@pytest.mark.parametrize("name", CASES)
+def test_values(device: str, name: str) -> None:
+    shape, compute, right = CASES[name]
+    values = RNG.standard_normal(shape).astype("f4")
+    got = compute(rt.asarray(values, device=device)).numpy()
+    np.testing.assert_allclose(got, right(values.astype("f8")), rtol=2e-5, atol=2e-3)
