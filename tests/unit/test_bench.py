@@ -147,7 +147,10 @@ def test_ratios_are_taken_within_rounds() -> None:
     assert Result(case, {"retarget": times["retarget"]}).verdict == "not measured"
 
 
-def test_the_start_of_a_parallel_kernel() -> None:
+def test_the_start_of_a_parallel_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETARGET_THREADS", "1")
+    assert measure(Start(), "llvm:0", [], FAST).verdict == "not measured"
+    monkeypatch.setenv("RETARGET_THREADS", "2")
     result = measure(Start(), "llvm:0", [], FAST)
     assert result.ours is not None and result.goal_text == "≤ 2 µs"
     assert Result(Start(), {"retarget": Timing((1e-6, 1e-6))}).verdict == "met"
@@ -281,3 +284,18 @@ def test_a_case_that_cannot_be_had_is_left_out_unless_it_is_named(
     assert "left out: the case minilm needs a clone" in capfd.readouterr().out
     assert app.execute(["bench", "minilm", *common]) == 1
     assert "the case minilm needs a clone" in capfd.readouterr().err
+
+
+def test_an_interrupted_run_keeps_what_it_has(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> list[np.ndarray]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        kernels, "CASES", (named("sum"), dataclasses.replace(named("gelu"), make=interrupted))
+    )
+    for variable, value in libraries.thread_environment(2).items():
+        monkeypatch.setenv(variable, value)
+    assert app.execute(["bench", "*", "--quick", "--threads", "2", "--device", "llvm"]) == 130
+    assert "interrupted: 1 of 2 cases were measured" in capfd.readouterr().out

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RetargetError, UserError
+from ..runtime.pool import wanted_threads
 from .kernels import Case, Operand, Start
 from .libraries import Call, load, values
 from .timing import Timing, calls_for, interleave
@@ -179,6 +180,8 @@ def measure(case: Case | Start, device: str, against: Sequence[str], plan: Plan)
         If the case's operands cannot be had here.
     """
     if isinstance(case, Start):
+        if wanted_threads() < 2:
+            return Result(case)  # there is no other thread to start
         return Result(case, {OURS: _start(device, plan)}, statistic=plan.statistic)
     operands = case.operands()
     wide = [a.astype(np.float64) if a.dtype.kind in "fV" else a for a in operands]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..bench.latency import Row
     from ..bench.measure import Result
 
+_INTERRUPTED = "interrupted"
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -142,6 +143,8 @@ def bench(
         _write_markdown(markdown, results, names, [*notes, _summary(name, facts)])
     if any(result.problems for result in results):
         context.exit(1)
+    if any(note.startswith(_INTERRUPTED) for note in notes):
+        context.exit(130)
 
 
 def _arguments(context: click.Context) -> list[str]:
@@ -193,7 +196,7 @@ def _measure(
                 continue
             results.append(measure(case, device, names, plan))
     except KeyboardInterrupt:
-        notes.append(f"interrupted: {len(results)} of {len(chosen)} cases were measured")
+        notes.append(f"{_INTERRUPTED}: {len(results)} of {len(chosen)} cases were measured")
     return results, notes
 
 
@@ -211,7 +214,8 @@ def _latency(device: str | None, repeat: int, python: str | None) -> tuple[str, 
 
 
 def _summary(device: str, facts: dict[str, Any]) -> str:
-    threads = f" · {facts['threads']} threads" if "threads" in facts else ""
+    count = facts.get("threads")
+    threads = "" if count is None else f" · {count} thread{'s' if count > 1 else ''}"
     versions = ", ".join(f"{k} {v}" for k, v in facts["versions"].items())
     threads += f" · {facts['statistic']}" if "statistic" in facts else ""
     return f"{device} · {facts['machine']}{threads} · load {facts['load']} · {facts['date']} · {versions}"
