@@ -240,3 +240,63 @@ def test_a_schedule_is_replayed_from_its_text() -> None:
     first = linearize(apply_schedule(kernel, schedule), block_capabilities())
     second = linearize(apply_schedule(kernel, parse_schedule(str(schedule))), block_capabilities())
     assert first == second
+
+
+def realized(array: rt.Array) -> tuple[Values, int]:
+    """Return an array's value by the interpreter, and the reductions that are left in its kernels."""
+    kernels = rt.lower(array)
+    return array.numpy(), sum(u.op is ops.REDUCE for k in kernels for u in k.nodes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float16", "uint8"])
+def test_a_sum_that_picks_one_value_reads_it(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table times one-hot rows is a gather; indices that are out of bounds give 0."""
+    monkeypatch.setenv("RETARGET_CACHE", "0")
+    table = (np.arange(40).reshape(10, 4) - (0 if dtype == "uint8" else 20)).astype(dtype)
+    if table.dtype.kind == "f":
+        table[3, 1], table[4, 0], table[5, 2] = np.nan, -np.inf, -0.0
+    at = np.array([0, 9, 3, -1, 10, 4, 5], "i4")
+    x, t = rt.asarray(at, device="numpy"), rt.asarray(table, device="numpy")
+    hot = rt.arange(10, device="numpy")[None, :, None] == x[:, None, None]
+    found, left = realized(rt.sum(rt.where(hot, t[None], 0), axis=1))
+    right = np.where((np.arange(10)[None, :, None] == at[:, None, None]), table[None], np.zeros((), dtype))
+    np.testing.assert_array_equal(found, right.sum(axis=1, dtype=found.dtype))
+    assert left == 0
+    if table.dtype.kind == "f":
+        assert not np.signbit(found[6, 2])
+
+
+@pytest.mark.parametrize("compare", ["less", "less_equal", "greater", "greater_equal", "equal"])
+@pytest.mark.parametrize("shift", [0, 3, -2])
+def test_counts_have_a_closed_form(compare: str, shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETARGET_CACHE", "0")
+    at = np.array([-(2**31), -4, -1, 0, 1, 5, 8, 9, 10, 12, 13, 2**31 - 1], "i4")
+    x = rt.asarray(at, device="numpy")
+    r, numbers = rt.arange(10, device="numpy") + shift, np.arange(10) + shift
+    for a, b, left, right in (
+        (r[None, :], x[:, None], numbers[None, :], at[:, None]),
+        (x[:, None], r[None, :], at[:, None], numbers[None, :]),
+    ):
+        chosen = getattr(rt, compare)(a, b)
+        expected = getattr(np, compare)(left, right)
+        found, loops = realized(rt.sum(chosen.astype("int32"), axis=1))
+        np.testing.assert_array_equal(found, expected.sum(axis=1))
+        assert loops == 0
+        weights = rt.asarray(np.arange(12, dtype="i4"), device="numpy")[:, None]
+        found, loops = realized(rt.sum(rt.where(chosen, weights, weights * -2), axis=1))
+        wide = np.arange(12)[:, None]
+        np.testing.assert_array_equal(found, np.where(expected, wide, wide * -2).sum(axis=1))
+        assert loops == (1 if compare == "equal" else 0)
+
+
+def test_sums_that_have_no_closed_form() -> None:
+    r = rt.arange(10, device="numpy")
+    for value in (
+        rt.where(
+            r < 4, rt.asarray(np.float32(2.5), device="numpy"), rt.asarray(np.float32(0), device="numpy")
+        ),
+        rt.where(r * 2 < 7, 1, 0),
+        rt.where(r < r * r, 1, 0),
+    ):
+        (kernel,) = rt.lower(rt.sum(value))
+        assert any(u.op is ops.REDUCE for u in kernel.nodes)

@@ -28,6 +28,7 @@ from ..ir.index import (
 from ..ir.simplify import alu, cast, where
 from ..ir.sizes import shape_text, size_text, upper, variables_in
 from ..ir.uop import UOp, const, toposort, union
+from .closed import closed_sum
 from .kernel import Kernel
 
 Indices = tuple[UOp, ...]
@@ -212,7 +213,14 @@ class _Lowering:
             if r is not ZERO:
                 used = used | {r}
                 opened.append(r)
-        return reduce(op, self.value(src, tuple(inner), mask), opened)
+        value = self.value(src, tuple(inner), mask)
+        if op is ops.ADD and value.op in (ops.WHERE, ops.CAST, ops.MUL):
+            for r in list(opened):
+                closed = closed_sum(value, r, index_value, value_in_bounds)
+                if closed is not None:
+                    value = closed
+                    opened.remove(r)
+        return reduce(op, value, opened)
 
 
 def reduce(op: ops.Op, value: UOp, ranges: Sequence[UOp]) -> UOp:
