@@ -228,6 +228,17 @@ def number(op: Op, arg: Any = None) -> Any:
     return lambda draw: UOp(op, dtypes.void, (), arg)
 
 
+TEXEL = dtypes.float32.vector(4)
+
+
+def image() -> UOp:
+    return UOp(ops.IMAGE, dtypes.float16, (), ("image", (3, 5), True))
+
+
+def image_store(draw: Draw) -> UOp:
+    return UOp(ops.IMAGE_STORE, dtypes.void, (image(), flat(draw), flat(draw), leaf(draw, TEXEL, "l")))
+
+
 #: (op, level) -> builder, for the ops that are not elementwise.
 CASES: dict[tuple[Op, str], Any] = {
     (ops.BUFFER, "g"): graph_node,
@@ -266,6 +277,9 @@ CASES: dict[tuple[Op, str], Any] = {
     (ops.END, "l"): lambda draw: UOp(ops.END, dtypes.void, (flat(draw),)),
     (ops.IF, "l"): opened,
     (ops.ENDIF, "l"): lambda draw: UOp(ops.ENDIF, dtypes.void, (opened(draw),)),
+    (ops.IMAGE, "l"): lambda draw: image(),
+    (ops.IMAGE_LOAD, "l"): lambda draw: UOp(ops.IMAGE_LOAD, TEXEL, (image(), flat(draw), flat(draw))),
+    (ops.IMAGE_STORE, "l"): image_store,
     (ops.SPECIAL, "l"): lambda draw: UOp(ops.SPECIAL, dtypes.int32, (), (draw(NAMES), size(draw))),
     (ops.BARRIER, "l"): number(ops.BARRIER),
     (ops.BROADCAST, "l"): broadcast,

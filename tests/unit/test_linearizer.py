@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import retarget as rt
+from retarget.codegen.program import Program
 from retarget.conformance.blocks import block_capabilities, interpret
+from retarget.errors import ScheduleError
 from retarget.ir import dtypes, ops
 from retarget.ir.index import irange
 from retarget.ir.simplify import gep, vectorize
@@ -19,6 +21,7 @@ from retarget.linearize.linearize import linearize
 from retarget.optimize.apply import apply_schedule
 from retarget.optimize.schedule import parse_schedule
 from retarget.pipeline import toolchain
+from retarget.registry.capabilities import Limits
 from retarget.schedule.kernel import Kernel
 from retarget.schedule.lower import index_value, reduce
 
@@ -300,3 +303,89 @@ def test_sums_that_have_no_closed_form() -> None:
     ):
         (kernel,) = rt.lower(rt.sum(value))
         assert any(u.op is ops.REDUCE for u in kernel.nodes)
+
+
+# -- images ------------------------------------------------------------------------------------------------
+
+
+def with_images(
+    array: rt.Array, schedule: str, inputs: list[Values], right: Values, caps: Any = None
+) -> Program:
+    (kernel,) = rt.lower(array)
+    made = linearize(apply_schedule(kernel, parse_schedule(schedule)), caps or TOOLS.capabilities)
+    names = [a.name for a in made.arguments]
+    out = np.zeros(right.shape, right.dtype)
+    interpret(made, dict(zip(names, [out, *inputs], strict=True)))
+    np.testing.assert_allclose(out, right, rtol=1e-3 if right.dtype == np.float16 else 1e-5, atol=1e-5)
+    return made
+
+
+PICTURE = np.random.default_rng(3).standard_normal((3, 5, 8)).astype("f4")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_images(dtype: str) -> None:
+    """Aligned vectors are whole texels, of float32 whatever the image holds."""
+    x = PICTURE.astype(dtype)
+    schedule = "r2=o,v/4:v; image=in0,out0"
+    made = with_images(rt.asarray(x, device="numpy") * 2, schedule, [x], x * np.asarray(2, dtype))
+    (load,) = [u for u in made.uops if u.op is ops.IMAGE_LOAD]
+    (store,) = [u for u in made.uops if u.op is ops.IMAGE_STORE]
+    assert load.dtype == store.src[3].dtype == dtypes.float32.vector(4)
+    assert load.src[0].arg[1] == (15, 2) and load.src[0].dtype == dtypes.as_dtype(dtype)
+    assert not any(u.op in (ops.GEP, ops.VECTORIZE, ops.LOAD, ops.STORE) for u in made.uops)
+    assert [a.kind for a in made.arguments] == ["image", "image"]
+    assert str(parse_schedule(schedule)) == schedule
+
+
+def test_lanes_of_images() -> None:
+    """Scalar accesses take one lane: a known one, or one that is chosen."""
+    x = rt.asarray(PICTURE, device="numpy")
+    made = with_images(x[:, :, 5] + 1, "image=in0", [PICTURE], PICTURE[:, :, 5] + 1)
+    assert sum(u.op is ops.GEP for u in made.uops) == 1 and not any(u.op is ops.WHERE for u in made.uops)
+    made = with_images(x + 1, "image=in0", [PICTURE], PICTURE + 1)
+    assert sum(u.op is ops.WHERE for u in made.uops) == 3
+    made = with_images(x + 1, "r2=o,v/8:v; image=in0,out0", [PICTURE], PICTURE + 1)
+    assert sum(u.op is ops.IMAGE_LOAD for u in made.uops) == 2
+    made = with_images(x[:, :, 1:7] + 1, "r2=o,v/2:v; image=in0", [PICTURE], PICTURE[:, :, 1:7] + 1)
+    with_images(x.mT + 1, "r1=o,v/4:v; image=in0", [PICTURE], PICTURE.swapaxes(1, 2) + 1)
+    with_images(rt.sum(x, axis=1), "r2=o,v/4:v; image=in0", [PICTURE], PICTURE.sum(axis=1))
+
+
+def test_masks_of_images() -> None:
+    """What a mask keeps out is not read, and its coordinates take no division of negative numbers."""
+    x = rt.asarray(PICTURE, device="numpy")
+    right = np.pad(PICTURE, ((1, 1), (1, 1), (4, 4)))
+    for split in ("r2=o,v/4:v", "r2=o,v/8:v", ""):
+        made = with_images(rt.pad(x, ((1, 1), (1, 1), (4, 4))), f"{split}; image=in0", [PICTURE], right)
+        assert all(len(u.src) == 4 for u in made.uops if u.op is ops.IMAGE_LOAD)
+        assert not any(u.op in (ops.TRUNCDIV, ops.TRUNCMOD) for u in made.uops)
+    ragged = rt.pad(x, ((0, 0), (0, 0), (1, 3)))
+    with_images(ragged, "r2=o,v/4:v; image=in0", [PICTURE], np.pad(PICTURE, ((0, 0), (0, 0), (1, 3))))
+
+
+def test_rows_of_an_image_fold_within_its_limits() -> None:
+    caps = TOOLS.capabilities._replace(limits=Limits(image=(8, 6)))
+    x = rt.asarray(PICTURE, device="numpy")
+    made = with_images(x + 1, "r2=o,v/4:v; image=in0,out0", [PICTURE], PICTURE + 1, caps)
+    assert {u.arg[1] for u in made.uops if u.op is ops.IMAGE} == {(5, 6)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "schedule", "message"),
+    [
+        ((3, 5, 6), "f4", "image=in0", "no multiple of 4"),
+        ((3, 5, 8), "i4", "image=in0", "holds float32 or float16"),
+        ((3, 5, 8), "f4", "image=in7", "the kernel's parameters are out0, in0"),
+        ((3, 5, 8), "f4", "image=out0", "by whole texels"),
+        ((3, 5, 8), "f4", "r2=o,v/2:v; image=out0", "by whole texels"),
+        ((9, 9, 40), "f4", "image=in0", "more than numpy/uops has, 16 x 16"),
+    ],
+)
+def test_what_cannot_be_an_image(shape: tuple[int, ...], dtype: str, schedule: str, message: str) -> None:
+    (kernel,) = rt.lower(ones(*shape, dtype=dtype) + 1)
+    caps = TOOLS.capabilities._replace(limits=Limits(image=(16, 16)))
+    with pytest.raises(ScheduleError, match=message):
+        linearize(apply_schedule(kernel, parse_schedule(schedule)), caps)
+    with pytest.raises(ScheduleError, match="has no images"):
+        linearize(apply_schedule(kernel, parse_schedule("image=in0")), toolchain("llvm").capabilities)

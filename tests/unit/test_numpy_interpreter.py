@@ -533,6 +533,23 @@ def test_a_conversion_out_of_range_is_an_error() -> None:
         (np.frombuffer(bytes(16), np.float32), "is read-only"),
     ],
 )
+def test_images_are_read_and_written_by_texels() -> None:
+    p = Program()
+    out, x = (p.add(ops.IMAGE, F32, arg=(name, (2, 3), name == "y")) for name in "yx")
+    i, j, zero = p.const(2), p.const(1), p.const(0)
+    texel = p.add(ops.IMAGE_LOAD, F32.vector(4), x, i, j)
+    p.add(ops.IMAGE_STORE, VOID, out, zero, j, texel)
+    off = p.const(False, BOOL)
+    p.add(ops.IMAGE_STORE, VOID, out, zero, zero, p.add(ops.IMAGE_LOAD, F32.vector(4), x, p.const(9), j, off))
+    data, result = np.arange(24, dtype=np.float32), np.ones(24, np.float32)
+    run(p, {"x": data, "y": result})
+    np.testing.assert_array_equal(result[12:16], data[20:24])
+    np.testing.assert_array_equal(result[:4], 0)
+    p.add(ops.IMAGE_LOAD, F32.vector(4), x, j, i)
+    with pytest.raises(ExecutionError, match=r"texel \(1, 2\) is outside the image of 3 x 2"):
+        run(p, {"x": data, "y": result})
+
+
 def test_unsuitable_buffers_are_refused(buffer: Array, error: str) -> None:
     p = Program()
     p.param("x", F32, 4, writable=True)
@@ -581,6 +598,7 @@ def test_every_linear_op_is_executed_by_a_test() -> None:
         ops.RANGE, ops.END, ops.IF, ops.ENDIF, ops.SPECIAL, ops.BARRIER, ops.BROADCAST, ops.VECTORIZE,
         ops.GEP, ops.FOLD, ops.SHUFFLE, ops.WMMA, ops.STAGE_COPY, ops.STAGE_COMMIT, ops.STAGE_WAIT,
         ops.VAR, ops.PARAM, ops.LOCAL, ops.LOAD, ops.STORE, ops.CONST, ops.CAST, ops.BITCAST,
+        ops.IMAGE, ops.IMAGE_LOAD, ops.IMAGE_STORE,
     }  # fmt: skip
     assert {o for o in ops.OPS.values() if "l" in o.levels} - ops.ALU_OPS == covered
 

@@ -32,6 +32,8 @@ HOOK_OF: dict[Op, tuple[str, bool]] = {
     ops.RANGE: ("begin_loop", True), ops.END: ("end_loop", False), ops.IF: ("begin_if", True),
     ops.ENDIF: ("end_if", False), ops.BARRIER: ("render_barrier", False),
     ops.SHUFFLE: ("render_shuffle", True),
+    ops.IMAGE: ("define_buffer", False), ops.IMAGE_LOAD: ("render_load", True),
+    ops.IMAGE_STORE: ("render_store", True),
     ops.STAGE_COPY: ("stage_copy", True), ops.STAGE_COMMIT: ("stage_commit", False),
     ops.STAGE_WAIT: ("stage_wait", False),
 }  # fmt: skip
@@ -40,12 +42,13 @@ HOOK_OF.update(dict.fromkeys(ops.ALU_OPS, ("render_alu", True)))
 _OPENS = frozenset({ops.RANGE, ops.IF})
 _CLOSES = frozenset({ops.END, ops.ENDIF})
 _STATEMENTS = frozenset({
-    ops.STORE, ops.BARRIER, ops.STAGE_COPY, ops.STAGE_COMMIT, ops.STAGE_WAIT, *_OPENS, *_CLOSES
+    ops.STORE, ops.IMAGE_STORE, ops.BARRIER, ops.STAGE_COPY, ops.STAGE_COMMIT, ops.STAGE_WAIT,
+    *_OPENS, *_CLOSES,
 })  # fmt: skip
 _PURE = frozenset({
     *ops.ALU_OPS, ops.CAST, ops.BITCAST, ops.BROADCAST, ops.VECTORIZE, ops.GEP, ops.FOLD, ops.WMMA
 })  # fmt: skip
-_NEVER_NAMED = frozenset({ops.PARAM, ops.LOCAL, ops.VAR, ops.SPECIAL, ops.CONST, ops.RANGE})
+_NEVER_NAMED = frozenset({ops.PARAM, ops.IMAGE, ops.LOCAL, ops.VAR, ops.SPECIAL, ops.CONST, ops.RANGE})
 
 
 @dataclass(frozen=True, slots=True)

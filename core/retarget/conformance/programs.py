@@ -93,6 +93,8 @@ def handmade(caps: Capabilities) -> Iterator[Handmade]:
         yield _launched(caps)
     if "warp" in caps.axis_kinds:
         yield _shuffled()
+    if caps.images:
+        yield _image()
     yield from _functions(caps)
     yield from _conversions(caps)
 
@@ -235,6 +237,31 @@ def _shuffled() -> Handmade:
     return Handmade("hook/render_shuffle", b.program("warp_sum", launch), (_numbers(32),))
 
 
+def _image() -> Handmade:
+    """Texels in reverse order, doubled; those of the first column are 0."""
+    height, width = 3, 5
+    b = _Builder()
+    out, image = (
+        UOp(ops.IMAGE, dtypes.float32, (), (name, (height, width), written))
+        for name, written in (("out0", True), ("in0", False))
+    )
+    zero, one, last, bottom = b.const(0), b.const(1), b.const(width - 1), b.const(height - 1)
+    y = b.loop(height, "y")
+    x = b.loop(width, "x")
+    inside = b.add(ops.CMPLE, dtypes.bool_, one, x)
+    at = b.add(ops.SUB, _INT, last, x), b.add(ops.SUB, _INT, bottom, y)
+    texel = b.add(ops.IMAGE_LOAD, dtypes.float32.vector(4), image, *at, inside)
+    right = b.add(ops.CMPLE, dtypes.bool_, zero, x)
+    b.add(ops.IMAGE_STORE, dtypes.void, out, x, y, b.add(ops.ADD, texel.dtype, texel, texel), right)
+    b.end(x)
+    b.end(y)
+    arguments = tuple(
+        Argument(u.arg[0], "image", "float32", (height, width, 4), u.arg[2]) for u in (out, image)
+    )
+    program = Program("image", (out, image, *b.constants, *b.body), arguments, Launch())
+    return Handmade("hook/images", program, (_numbers(height * width * 4).reshape(height, width, 4),))
+
+
 def _pairs(dtype: DType) -> tuple[Values, Values]:
     values = special_values(dtype)
     pad = -(len(values) ** 2) % 8
@@ -307,6 +334,8 @@ def features(program: Program) -> set[str]:
                 found.add(f"axis:{u.arg[0].rstrip('0123456789')}")
             case ops.BARRIER:
                 found.add("barriers")
+            case ops.IMAGE:
+                found.add("images")
             case ops.WMMA:
                 found.add(f"tensor core:{u.arg}")
             case ops.CAST:

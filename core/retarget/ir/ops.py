@@ -318,6 +318,9 @@ PARAM = _op("PARAM", "kl", "", _any, "define",
 LOCAL = _op("LOCAL", "kl", "", _any, "define",
             "temporary storage; arg: (name, shape, address space), a size of 0 is a stride of 0",
             Effect.DEFINE)  # fmt: skip
+IMAGE = _op("IMAGE", "l", "", _any, "define",
+            "an image argument: texels of four elements; arg: (name, (height, width), writable)",
+            Effect.DEFINE)  # fmt: skip
 LOAD = _op("LOAD", "kl", "buffer *index", _load, "memory",
            "kernel: (buffer, mask, one index per axis), 0 where masked; "
            "linear: (buffer, flat index, gate?), arg: alignment in elements", Effect.READ)  # fmt: skip
@@ -325,6 +328,11 @@ STORE = _op("STORE", "kl", "buffer *index", _store, "memory",
             "kernel: (buffer, mask, value, one index per axis); "
             "linear: (buffer, flat index, value, gate?), arg: alignment in elements",
             Effect.WRITE)  # fmt: skip
+IMAGE_LOAD = _op("IMAGE_LOAD", "l", "image x y gate?", _any, "memory",
+                 "the texel at integer coordinates, as float32 lanes; 0 where the gate is false",
+                 Effect.READ)  # fmt: skip
+IMAGE_STORE = _op("IMAGE_STORE", "l", "image x y value gate?", _void, "memory",
+                  "write a texel, given as float32 lanes", Effect.WRITE)  # fmt: skip
 REDUCE = _op("REDUCE", "k", "x *ranges", _first, "alu", "fold x over ranges; arg: op")
 
 # -- linear --------------------------------------------------------------------------------------------------

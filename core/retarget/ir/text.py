@@ -375,7 +375,7 @@ _INFIX = {
     ops.AND: "&", ops.OR: "|", ops.XOR: "^", ops.SHL: "<<", ops.SHR: ">>", ops.USHL: "<<", ops.USHR: ">>",
     ops.CMPLT: "<", ops.CMPLE: "<=", ops.CMPEQ: "==", ops.CMPNE: "!=", ops.IMUL: "*",
 }  # fmt: skip
-_NAMED = frozenset({ops.PARAM, ops.LOCAL, ops.RANGE, ops.VAR, ops.SPECIAL})
+_NAMED = frozenset({ops.PARAM, ops.IMAGE, ops.LOCAL, ops.RANGE, ops.VAR, ops.SPECIAL})
 _PREFIXED = frozenset({ops.NEG, ops.NOT, ops.IDIV, ops.IMOD, ops.GE0, ops.ALL})
 _DEPTH = 48
 _CUT = "..."

@@ -353,6 +353,38 @@ def _stage_copy(u: UOp) -> str | None:
     return _flat_index(i) or _flat_index(j) or _number("number of elements", 1)(u)
 
 
+_TEXEL = dtypes.float32.vector(4)
+
+
+def _image_arg(u: UOp) -> str | None:
+    arg = u.arg
+    if not isinstance(arg, tuple) or len(arg) != 3 or type(arg[0]) is not str or type(arg[2]) is not bool:
+        return f"its argument {arg!r} is not (name, (height, width), writable)"
+    if not _is_shape(arg[1]) or len(arg[1]) != 2:
+        return f"its size {arg[1]!r} is not (height, width)"
+    return None if u.dtype in (dtypes.float16, dtypes.float32) else f"holds {u.dtype}, expected a float"
+
+
+def _texel(u: UOp, value: DType, gate: UOp | None) -> str | None:
+    """Check an access to a texel."""
+    if u.src[0].op is not ops.IMAGE:
+        return f"accesses {u.src[0].op}, expected IMAGE"
+    if u.src[1].dtype not in _FLAT or u.src[2].dtype not in _FLAT:
+        return f"its coordinates are {u.src[1].dtype} and {u.src[2].dtype}, expected int32 or int64"
+    if value is not _TEXEL:
+        return f"accesses {value}, expected {_TEXEL}"
+    return None if gate is None or gate.dtype is dtypes.bool_ else f"its gate is {gate.dtype}, expected bool"
+
+
+def _image_load(u: UOp) -> str | None:
+    return _texel(u, u.dtype, u.src[3] if len(u.src) == 4 else None)
+
+
+def _image_store(u: UOp) -> str | None:
+    fault = _texel(u, u.src[3].dtype, u.src[4] if len(u.src) == 5 else None)
+    return fault or (None if u.src[0].arg[2] else f"stores to {u.src[0].arg[0]}, which is read only")
+
+
 # -- tables --------------------------------------------------------------------------------------------------
 
 _ANY_NUMBER = 1 << 30
@@ -388,6 +420,7 @@ _LINEAR = _table("l", {
     ops.IF: _if, ops.END: _closes(ops.RANGE), ops.ENDIF: _closes(ops.IF), ops.FOLD: _fold,
     ops.SHUFFLE: _number("bit mask", 1), ops.STAGE_COPY: _stage_copy,
     ops.STAGE_WAIT: _number("number of groups", 0),
+    ops.IMAGE: _image_arg, ops.IMAGE_LOAD: _image_load, ops.IMAGE_STORE: _image_store,
 }, {ops.LOAD: (2, 3), ops.STORE: (3, 4)})  # fmt: skip
 
 # -- entry points --------------------------------------------------------------------------------------------
@@ -444,8 +477,8 @@ def _node_fault(u: UOp, table: Table, level: str) -> str | None:
 #: The open RANGEs and IFs, and what each block made visible.
 Blocks = list[tuple[UOp, list[UOp]]]
 
-_DECLARATIONS = frozenset({ops.PARAM, ops.LOCAL, ops.VAR, ops.SPECIAL})
-_OUTERMOST = frozenset({ops.PARAM, ops.VAR, ops.SPECIAL})
+_DECLARATIONS = frozenset({ops.PARAM, ops.IMAGE, ops.LOCAL, ops.VAR, ops.SPECIAL})
+_OUTERMOST = frozenset({ops.PARAM, ops.IMAGE, ops.VAR, ops.SPECIAL})
 _SPECIAL_CARE = frozenset({*_DECLARATIONS, ops.RANGE, ops.IF, ops.END, ops.ENDIF})
 
 

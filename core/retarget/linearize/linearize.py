@@ -21,6 +21,7 @@ from ..optimize.schedule import PARALLEL
 from ..registry.backend import Argument
 from ..registry.capabilities import Capabilities
 from .grid import map_axes
+from .images import LANES, images_of
 from .place import Placer
 from .translate import Translator, needs_int64
 
@@ -54,8 +55,10 @@ def linearize(
     index = dtypes.int64 if needs_int64(nodes, flat) else dtypes.int32
     name = kernel_name(scheduled, nodes)
     scheduled, grid = map_axes(scheduled, capabilities, index)
+    params = sorted([u for u in scheduled.kernel.nodes if u.op is ops.PARAM], key=_argument_order)
+    images = images_of(scheduled.schedule.images, params, capabilities)
     legalize = Legalizer(capabilities, fast_math)
-    translate = Translator(legalize, index, scheduled.order, grid, flat)
+    translate = Translator(legalize, index, scheduled.order, grid, flat, images)
     unlooped = ("vector", *[k for k in PARALLEL if k in capabilities.axis_kinds])
     phase: list[UOp] = []
     if scheduled.phases:
@@ -64,7 +67,8 @@ def linearize(
         done = 0
         for n, count in enumerate(scheduled.phases):
             part = replace(scheduled, stores=scheduled.stores[done : done + count])
-            block = Placer(part, Translator(legalize, index, scheduled.order, grid, flat), unlooped).run()
+            again = Translator(legalize, index, scheduled.order, grid, flat, images)
+            block = Placer(part, again, unlooped).run()
             body += guarded(block, UOp(ops.CMPEQ, dtypes.bool_, (phase[0], const(n, index))))
             done += count
     else:
@@ -76,15 +80,17 @@ def linearize(
         translation.update(translate.memo)
         translation.update({reduction: array for reduction, (array, _) in translate.accumulators.items()})
     kernel = scheduled.kernel
-    params = sorted([u for u in kernel.nodes if u.op is ops.PARAM], key=_argument_order)
     params += scheduled.scratch
     variables = kernel.variables
     linear_variables = [*[translate.position(u) for u in variables], *phase]
-    uops = (*params, *linear_variables, *grid.special.values(), *body)
+    places = [images[p].uop if p in images else p for p in params]
+    uops = (*places, *linear_variables, *grid.special.values(), *body)
     verify_program(uops, where=f"linearize {name}")
     arguments = (
         *[
-            Argument(p.arg[0], "buffer", p.dtype.name, tuple([upper(n) for n in p.arg[1]]), p.arg[2])
+            Argument(p.arg[0], "image", p.dtype.name, (*images[p].uop.arg[1], LANES), p.arg[2])
+            if p in images
+            else Argument(p.arg[0], "buffer", p.dtype.name, tuple([upper(n) for n in p.arg[1]]), p.arg[2])
             for p in params
         ],
         *[Argument(u.arg[0], "variable", "int64") for u in linear_variables],

@@ -434,6 +434,10 @@ class Placer:
     def store(self, s: UOp) -> None:
         """Emit the store of an output."""
         translate = self.translate
+        if s.src[0] in translate.images:
+            for texel in translate.image_stores(s, translate.images[s.src[0]]):
+                self.emit(texel)
+            return
         buffer, mask, value = s.src[:3]
         v = vector_range(s)
         flat = translate.flat_index(s)

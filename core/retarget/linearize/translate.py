@@ -12,10 +12,11 @@ from ..codegen.legalize import Legalizer
 from ..errors import InternalError, ScheduleError
 from ..ir import dtypes, ops
 from ..ir.dtypes import DType
-from ..ir.index import FALSE, TRUE, combine, conjuncts, flatten, range_size, terms
-from ..ir.simplify import gep
+from ..ir.index import FALSE, TRUE, combine, conjuncts, constant, flatten, range_size, terms
+from ..ir.simplify import gep, vectorize
 from ..ir.uop import UOp, const
 from .grid import Grid
+from .images import LANES, TEXEL, Image, at_lane, lanes_of, whole_texels
 
 #: Axis kinds that loops of another kind are emitted for: parallel axes are loops on a target without a grid.
 _EMITTED = {"own": "unroll", "chunk": "loop", "grid": "loop", "block": "loop", "warp": "loop"}
@@ -73,6 +74,8 @@ class Translator:
         Flat indices of loads and stores that are known already.
     grid
         What became of parallel axes.
+    images
+        Parameters that are images.
     """
 
     def __init__(
@@ -82,11 +85,13 @@ class Translator:
         order: Mapping[UOp, int],
         grid: Grid | None = None,
         flat: dict[UOp, UOp] | None = None,
+        images: Mapping[UOp, Image] | None = None,
     ) -> None:
         self.legalize = legalize
         self.index = index
         self.order = order
         self.grid = grid or Grid()
+        self.images = images or {}
         self.memo: dict[UOp, UOp] = dict(self.grid.special)
         self._flat: dict[UOp, UOp] = {} if flat is None else flat
         #: REDUCE -> (accumulator array, kernel indices of its element); filled in as accumulators are placed.
@@ -167,8 +172,62 @@ class Translator:
                 distance //= 2
         return x
 
+    def image_load(self, u: UOp, image: Image) -> UOp:
+        """Return the elements of an image that a load reads, lane by lane of whole texels."""
+        buffer, mask, *idx = u.src
+        if buffer.arg[2]:
+            raise ScheduleError(f"image={buffer.arg[0]}: an image that is written cannot be read back")
+        v = vector_range(u)
+        elements = []
+        for n in range(lanes_of(v)):
+            here = at_lane(mask, v, n)
+            if here is FALSE:
+                elements.append(const(0.0, dtypes.float32))
+                continue
+            x, y, lane = image.coordinates([at_lane(i, v, n) for i in idx], buffer.arg[1])
+            gate = () if here is TRUE else (self.mask(here),)
+            texel = UOp(ops.IMAGE_LOAD, TEXEL, (image.uop, self.position(x), self.position(y), *gate))
+            elements.append(self.lane(texel, lane))
+        value = vectorize(elements)
+        wanted = u.dtype.vector(len(elements))
+        return value if value.dtype is wanted else self.legalize(ops.CAST, wanted, (value,))
+
+    def lane(self, texel: UOp, lane: UOp) -> UOp:
+        """Return one lane of a texel; a lane that varies is chosen by comparison."""
+        known = constant(lane)
+        if known is not None:
+            return gep(texel, (known,))
+        number = self.position(lane)
+        value = gep(texel, (LANES - 1,))
+        for n in reversed(range(LANES - 1)):
+            here = UOp(ops.CMPEQ, dtypes.bool_, (number, const(n, self.index)))
+            value = self.legalize(ops.WHERE, value.dtype, (here, gep(texel, (n,)), value))
+        return value
+
+    def image_stores(self, s: UOp, image: Image) -> list[UOp]:
+        """Return the stores of whole texels that a store to an image is."""
+        buffer, mask, value, *idx = s.src
+        v = vector_range(s)
+        lanes = [
+            (*image.coordinates([at_lane(i, v, n) for i in idx], buffer.arg[1]), at_lane(mask, v, n))
+            for n in range(lanes_of(v))
+        ]
+        texels = whole_texels(lanes, buffer.arg[0])
+        wide = self.wide(value, len(lanes))
+        if wide.dtype.scalar is not dtypes.float32:
+            wide = self.legalize(ops.CAST, dtypes.float32.vector(len(lanes)), (wide,))
+        stores = []
+        for n, (x, y, here) in enumerate(texels):
+            texel = gep(wide, tuple(range(n * LANES, (n + 1) * LANES)))
+            gate = () if here is TRUE else (self.mask(here),)
+            src = (image.uop, self.position(x), self.position(y), texel, *gate)
+            stores.append(UOp(ops.IMAGE_STORE, dtypes.void, src))
+        return stores
+
     def load(self, u: UOp) -> UOp:
         buffer, mask = u.src[:2]
+        if buffer in self.images:
+            return self.image_load(u, self.images[buffer])
         address, lanes, alignment = self.address(self.flat_index(u), mask)
         dtype = u.dtype.vector(lanes)
         if mask is TRUE:
@@ -315,12 +374,12 @@ class Translator:
     def _divide(self, op: ops.Op, x: UOp) -> UOp:
         inner, n = x.src[0], x.arg
         value = self.position(inner)
+        if n & (n - 1) == 0:  # an arithmetic shift rounds down
+            shift = n.bit_length() - 1
+            if op is ops.IDIV:
+                return self._int(ops.USHR, value, const(shift, self.index))
+            return self._int(ops.AND, value, const(n - 1, self.index))
         if inner.vmin >= 0:  # truncation is floor there
-            if n & (n - 1) == 0:
-                shift = n.bit_length() - 1
-                if op is ops.IDIV:
-                    return self._int(ops.USHR, value, const(shift, self.index))
-                return self._int(ops.AND, value, const(n - 1, self.index))
             return self._int(ops.TRUNCDIV if op is ops.IDIV else ops.TRUNCMOD, value, const(n, self.index))
         divisor = self.broadcast(const(n, self.index), value.dtype.lanes)
         return self.legalize(ops.FLOORDIV if op is ops.IDIV else ops.MOD, value.dtype, (value, divisor))

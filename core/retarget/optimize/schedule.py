@@ -12,6 +12,8 @@ the outermost loop inward; axes that it leaves out keep the order of their kinds
     stage=in1@r1o[r2,r1u,r1v]       the tile of in1 that the loops inside r1o touch, copied once for each r1o
     stage=EXP@r0:out                exp's values inside r0, kept (here in the output row) by the first pass
 
+    image=in0,in1                   parameters that the target keeps as images
+
 A stage names a buffer, or the last operation of a kind; then the loop that it is filled in ("top": outside of
 all); then, for a buffer, the order of the tile's dimensions; and the space it is kept in: local (the
 default), register or out.
@@ -97,17 +99,22 @@ class Schedule:
         Axis names from the outermost loop inward.
     stages
         What is kept between loops.
+    images
+        Parameters that are images.
     """
 
     splits: tuple[tuple[str, tuple[Axis, ...]], ...] = ()
     order: tuple[str, ...] = ()
     stages: tuple[Stage, ...] = ()
+    images: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"{name}={','.join(map(str, axes))}" for name, axes in self.splits]
         if self.order:
             parts.append("order=" + ",".join(self.order))
         parts.extend(map(str, self.stages))
+        if self.images:
+            parts.append("image=" + ",".join(self.images))
         return "; ".join(parts)
 
     @staticmethod
@@ -129,6 +136,7 @@ def parse_schedule(text: str) -> Schedule:
     splits: dict[str, tuple[Axis, ...]] = {}
     order: tuple[str, ...] | None = None
     stages: list[Stage] = []
+    images: list[str] = []
     position = 0
     for clause in text.split(";"):
         start = position
@@ -146,6 +154,9 @@ def parse_schedule(text: str) -> Schedule:
             if order is not None:
                 raise ParseError("`order` is given twice", text, start)
             order = tuple(x.strip() for x in value.split(","))
+            continue
+        if key == "image":
+            images += [x.strip() for x in value.split(",")]
             continue
         if key == "stage":
             match = _STAGE.fullmatch(value)
@@ -177,4 +188,4 @@ def parse_schedule(text: str) -> Schedule:
         if sum(a.size is None for a in axes) > 1:
             raise ParseError(f"only one axis of {key} may leave out its size", text, start)
         splits[key] = tuple(axes)
-    return Schedule(tuple(splits.items()), order or (), tuple(stages))
+    return Schedule(tuple(splits.items()), order or (), tuple(stages), tuple(images))

@@ -47,8 +47,9 @@ class Probe(NamedTuple):
 class Argument(NamedTuple):
     """One parameter of a kernel, in call order.
 
-    `kind` is "buffer" (a pointer to `dtype` elements) or "variable" (an integer bound at launch).  Sizes
-    that depend on variables stand in `shape` as the largest that they can be.
+    `kind` is "buffer" (a pointer to `dtype` elements), "image" (of `shape` height, width and four elements a
+    texel; on a device where images are memory, in that order) or "variable" (an integer bound at launch).
+    Sizes that depend on variables stand in `shape` as the largest that they can be.
     """
 
     name: str

@@ -42,6 +42,8 @@ class Limits(NamedTuple):
         Local (shared) memory that one block may use, in bytes; on a CPU, stack that one kernel may use.
     warp
         Threads that run together and exchange values by SHUFFLE: warp axes hold at most that many.
+    image
+        Most texels of an image along x and y.
     """
 
     arguments: int = 0
@@ -50,6 +52,7 @@ class Limits(NamedTuple):
     block_threads: int = 0
     local_bytes: int = 0
     warp: int = 0
+    image: tuple[int, ...] = ()
 
 
 class TensorCore(NamedTuple):

@@ -42,6 +42,7 @@ def _capabilities() -> Capabilities:
         unroll="pragma",
         address_spaces=frozenset({"global", "local", "register"}),
         barriers=_SUPPORTED,
+        images=_SUPPORTED,
         threads=1,
     )
 

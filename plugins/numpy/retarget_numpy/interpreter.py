@@ -13,6 +13,7 @@ shape `(lanes,)`.
   with "warp" comes before all others.
 * An array whose elements are vectors has two axes, (element, lane), and is read and written by whole
   elements.
+* An image is an array of height, width and four elements; coordinates outside it are errors.
 * Local memory starts out poisoned (NaN, bytes 0xA5).  An asynchronous copy poisons its destination when it
   starts and takes place only in the STAGE_WAIT that retires its group, so that a missing wait shows.
 * Indices are checked against the declared sizes, and against the alignment in elements that the argument of a
@@ -56,6 +57,9 @@ Thread = Generator[tuple[int, Any], Any, None]
 
 #: "forward", "reverse", or the seed of a random order.
 Order = Literal["forward", "reverse"] | int
+
+#: Elements of a texel.
+LANES = 4
 
 _FILE = "<linear program>"
 
@@ -164,7 +168,7 @@ class Interpreter:
     def _bind_buffers(
         self, buffers: Mapping[str, Array] | Sequence[Array], variables: Mapping[str, int]
     ) -> dict[UOp, Value]:
-        params = [u for u in self._parameters if u.op is ops.PARAM]
+        params = [u for u in self._parameters if u.op in (ops.PARAM, ops.IMAGE)]
         if not isinstance(buffers, Mapping):
             if len(buffers) != len(params):
                 raise LaunchError(f"the program takes {len(params)} buffers, {len(buffers)} were given")
@@ -174,7 +178,8 @@ class Interpreter:
             name, shape, writable = u.arg
             if name not in buffers:
                 raise UnknownNameError("buffer", name, buffers, "the program has a parameter of that name")
-            array, size = buffers[name], math.prod(index_value(n, variables) for n in shape)
+            texels = (LANES,) if u.op is ops.IMAGE else ()
+            array, size = buffers[name], math.prod(index_value(n, variables) for n in (*shape, *texels))
             if array.dtype != to_numpy(u.dtype) or array.size < size or not array.flags.c_contiguous:
                 raise LaunchError(
                     f"buffer {name!r} is {array.dtype}{array.shape}; "
@@ -182,7 +187,8 @@ class Interpreter:
                 )
             if writable and not array.flags.writeable:
                 raise LaunchError(f"buffer {name!r} is read-only, and the program writes to it")
-            found[u] = array.reshape(-1)[:size]
+            elements = array.reshape(-1)[:size]
+            found[u] = elements.reshape(*shape, LANES) if texels else elements
         return found
 
     def _bind_variables(self, variables: Mapping[str, int]) -> dict[UOp, Value]:
@@ -435,6 +441,10 @@ class _Translator:
                 return f"yield {position}, {operands[0]}"
             case ops.WMMA:
                 return self._wmma(position, u, operands)
+            case ops.IMAGE_LOAD:
+                return self._call(position, _load_texel, *operands)
+            case ops.IMAGE_STORE:
+                return self._call(position, _store_texel, *operands)
             case ops.STAGE_COPY:
                 return f"stages.copy({', '.join(operands)}, {u.arg})"
             case ops.STAGE_COMMIT:
@@ -623,6 +633,25 @@ def _load_whole(buffer: Array, index: Value, gate: Value = True) -> Array:
 def _store_whole(buffer: Array, index: Value, value: Array, gate: Value = True) -> None:
     if np.any(gate):
         _store(buffer, index, np.where(gate, value, _load(buffer, index)))
+
+
+def _texel(image: Array, x: Value, y: Value) -> tuple[int, int]:
+    height, width, _ = image.shape
+    if not (0 <= int(x) < width and 0 <= int(y) < height):
+        raise UndefinedError(f"texel ({int(x)}, {int(y)}) is outside the image of {width} x {height}")
+    return int(y), int(x)
+
+
+def _load_texel(image: Array, x: Value, y: Value, gate: Value = True) -> Array:
+    if not gate:
+        return np.zeros(LANES, np.float32)
+    texel: Array = image[_texel(image, x, y)].astype(np.float32)
+    return texel
+
+
+def _store_texel(image: Array, x: Value, y: Value, value: Array, gate: Value = True) -> None:
+    if gate:
+        image[_texel(image, x, y)] = value.astype(image.dtype)
 
 
 class _Stages:

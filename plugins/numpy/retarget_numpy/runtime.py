@@ -71,7 +71,7 @@ class NumpyExecutable:
 
     def __init__(self, binary: Binary, capabilities: Capabilities) -> None:
         self._interpreter = Interpreter(parse_program(binary.data.decode()), capabilities.tensor_cores)
-        buffers = [a for a in binary.arguments if a.kind == "buffer"]
+        buffers = [a for a in binary.arguments if a.kind in ("buffer", "image")]
         self._buffers = buffers[: len(buffers) - binary.launch.scratch]
         self._scratch = buffers[len(self._buffers) :]
         self._variables = [a.name for a in binary.arguments if a.kind == "variable"]
