@@ -523,16 +523,6 @@ def test_a_conversion_out_of_range_is_an_error() -> None:
         run(p, [])
 
 
-@pytest.mark.parametrize(
-    ("buffer", "error"),
-    [
-        (np.zeros(4, np.float64), "takes 4 contiguous elements of float32"),
-        (np.zeros(3, np.float32), "takes 4 contiguous elements"),
-        (np.zeros(8, np.float32)[::2], "takes 4 contiguous elements"),
-        (np.broadcast_to(np.float32(0), (4,)), "takes 4 contiguous elements"),
-        (np.frombuffer(bytes(16), np.float32), "is read-only"),
-    ],
-)
 def test_images_are_read_and_written_by_texels() -> None:
     p = Program()
     out, x = (p.add(ops.IMAGE, F32, arg=(name, (2, 3), name == "y")) for name in "yx")
@@ -550,6 +540,16 @@ def test_images_are_read_and_written_by_texels() -> None:
         run(p, {"x": data, "y": result})
 
 
+@pytest.mark.parametrize(
+    ("buffer", "error"),
+    [
+        (np.zeros(4, np.float64), "takes 4 contiguous elements of float32"),
+        (np.zeros(3, np.float32), "takes 4 contiguous elements"),
+        (np.zeros(8, np.float32)[::2], "takes 4 contiguous elements"),
+        (np.broadcast_to(np.float32(0), (4,)), "takes 4 contiguous elements"),
+        (np.frombuffer(bytes(16), np.float32), "is read-only"),
+    ],
+)
 def test_unsuitable_buffers_are_refused(buffer: Array, error: str) -> None:
     p = Program()
     p.param("x", F32, 4, writable=True)

@@ -168,3 +168,10 @@ def test_what_cannot_be_a_stage(
     with rt.with_schedule(schedule), pytest.raises(ScheduleError, match=message):
         for kernel in rt.lower(expression(x)):
             program_of(kernel, toolchain("numpy"))
+
+
+def test_kept_values_that_depend_on_each_other(device: str) -> None:
+    """The first reader of the second fills both."""
+    right = 1 / (1 + np.exp(-ROWS.astype("f8")))
+    expression = lambda: 1 / (1 + rt.exp(-rt.asarray(ROWS)))  # noqa: E731
+    check(expression, "r1=o,v/4:v; order=r0,o,v; stage=EXP@r0; stage=ADD@top", right)

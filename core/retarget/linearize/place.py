@@ -238,7 +238,7 @@ class Placer:
                         merged[stage] = None
             own = self.stage_of.get(u.src[0]) if u.op is ops.LOAD else None
             if own is not None:
-                if deep:
+                if deep or own.kept:  # the first reader of a kept value computes it
                     for stage in self.stages(own.fill.src[2], deep):
                         merged[stage] = None
                 merged[own] = None
