@@ -19,7 +19,7 @@ from retarget.conformance.blocks import BLOCKS, ORDERS, block_capabilities, exec
 from retarget.conformance.bounds import evaluate, mismatches
 from retarget.conformance.fuzz import check, fuzz, random_choice, usable_dtypes
 from retarget.conformance.generate import generate
-from retarget.errors import ScheduleError, VerifyError
+from retarget.errors import ParseError, ScheduleError, VerifyError
 from retarget.ir import dtypes, ops
 from retarget.ir.uop import UOp, const
 from retarget.ir.verify import verify_program
@@ -27,7 +27,7 @@ from retarget.linearize.grid import spread
 from retarget.linearize.linearize import linearize
 from retarget.optimize.apply import apply_schedule
 from retarget.optimize.schedule import parse_schedule
-from retarget.registry.capabilities import Capabilities, Limits
+from retarget.registry.capabilities import Capabilities, Limits, Support
 
 Values = np.ndarray[Any, Any]
 SMALL = block_capabilities()
@@ -416,3 +416,95 @@ def test_a_barrier_that_some_threads_do_not_reach() -> None:
 
 def test_random_schedules_on_a_grid() -> None:
     assert [str(f) for f in fuzz(BLOCKS, range(40), size=6, stages=True, schedules=True)] == []
+
+
+# -- padding, width and slots of a stage -------------------------------------------------------------------
+
+SPLIT = "r0=g:g,b/4:b; r1=h:g,c/8:b; r3=o,i/4; order=o,i"
+
+
+def test_padding_spreads_columns_over_banks() -> None:
+    made = check_program(
+        lambda x, y: x @ y, [A, B], f"{SPLIT}; stage=in0@o[b,i+1]; stage=in1@o[i+3,c]", A @ B
+    )
+    shapes = [[n for n in u.arg[1] if n] for u in made.uops if u.op is ops.LOCAL and u.arg[2] == "local"]
+    assert shapes == [[4, 5], [7, 8]]
+
+
+def test_threads_copy_several_elements_at_a_time() -> None:
+    x, y = rng.standard_normal((8, 16)).astype("f4"), rng.standard_normal((16, 16)).astype("f4")
+    made = check_program(
+        lambda x, y: x @ y, [x, y], f"{SPLIT}; stage=in0@o:local/4; stage=in1@o[i,c+4]:local/4", x @ y
+    )
+    copies = [u for u in made.uops if u.op is ops.STORE and u.src[0].arg[0].startswith("in")]
+    assert [u.src[2].dtype.lanes for u in copies] == [4, 4]
+    assert all(u.arg == 4 for u in made.uops if u.op is ops.LOAD and u.dtype.lanes == 4)
+    check_program(lambda x, y: x @ y, [A, B], f"{SPLIT}; stage=in0@o:local/4; stage=in1@o:local/2", A @ B)
+
+
+@pytest.mark.parametrize("slots", [2, 3, 5, 9])
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_slots_are_filled_ahead(slots: int, width: int, asynchronous: bool) -> None:
+    """One barrier an iteration, in which copies for a later one are in flight."""
+    caps = (
+        SMALL
+        if asynchronous
+        else SMALL._replace(async_copies=SMALL.barriers._replace(support=Support.UNSUPPORTED))
+    )
+    x, y = rng.standard_normal((8, 16)).astype("f4"), rng.standard_normal((16, 8)).astype("f4")
+    stages = f"stage=in0@o[b,i+4]:local/{width}*{slots}; stage=in1@o:local/{width}*{slots}".replace("/1", "")
+    made = check_program(lambda x, y: x @ y, [x, y], f"{SPLIT}; {stages}", x @ y, caps)
+    assert count(made, ops.BARRIER) == 1
+    assert count(made, ops.STAGE_COPY) == (2 * (min(slots - 1, 4) + (slots - 1 < 4)) if asynchronous else 0)
+    assert (count(made, ops.STAGE_COMMIT) > 0) == asynchronous
+    waits = [u.arg for u in made.uops if u.op is ops.STAGE_WAIT]
+    assert waits == ([slots - 2] if asynchronous else [])
+    ragged = check_program(lambda x, y: x @ y, [A, B], f"{SPLIT}; {stages}", A @ B, caps)
+    assert count(ragged, ops.BARRIER) == 1
+
+
+def test_slots_in_a_loop_that_runs_again() -> None:
+    schedule = "r0=g:g,m/2,b/4:b; r1=h:g,c/8:b; r3=o,i/4; order=m,o,i; stage=in0@o:local*2"
+    made = check_program(lambda x, y: x @ y, [A, B], schedule, A @ B)
+    assert count(made, ops.BARRIER) == 2  # the second keeps the next rows' first copy off the last tile
+
+
+def test_a_missing_wait_or_barrier_of_slots_shows() -> None:
+    made = program(lambda x, y: x @ y, [A, B], f"{SPLIT}; stage=in0@o:local*3; stage=in1@o:local*3")
+    with pytest.raises(AssertionError, match="threads in order"):
+        run(faulty(made, 0), [A, B], A @ B)
+    at = next(n for n, u in enumerate(made.uops) if u.op is ops.STAGE_WAIT)
+    late = UOp(ops.STAGE_WAIT, dtypes.void, (), 2)
+    with pytest.raises(AssertionError, match="threads in order"):
+        run(replace(made, uops=(*made.uops[:at], late, *made.uops[at + 1 :])), [A, B], A @ B)
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        ("in0@top:local*2", "a loop to go through them"),
+        ("in0@o:register*2", "slots need local memory"),
+        ("in0@g:local*2", "a loop to go through them"),
+        ("in0@o:register/4", "copies that the threads of a block share"),
+        ("in0@o:local/3", "3 does not divide the tile's last dimension, 4"),
+        ("in0@o[i,b]:local/4", "the layout's last"),
+        ("in0@o:local*2; stage=in1@o:local*3", r"have \[2, 3\] slots"),
+        ("MUL@o:local*2", "only a buffer's tile"),
+    ],
+)
+def test_what_has_no_width_or_slots(stage: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        program(lambda x, y: x @ y, [A, B], f"{SPLIT}; stage={stage}")
+
+
+def test_the_text_of_a_stage() -> None:
+    for text in (
+        "stage=in0@o[b,i+1]", "stage=in0@o:local/4*3", "stage=in0@o[b+2,i]:local*2", "stage=in0@o:register",
+        "stage=in0@o[b,i+4]:local/4",
+    ):  # fmt: skip
+        schedule = parse_schedule(text)
+        assert str(schedule) == text and parse_schedule(str(schedule)) == schedule
+    for text in ("stage=in0@o[b+]", "stage=in0@o:local/0", "stage=in0@o:local*0", "stage=in0@o[+1]"):
+        with pytest.raises(ParseError):
+            parse_schedule(text)

@@ -14,6 +14,9 @@ from typing import Any
 from ..ir import dtypes, ops
 from ..ir.uop import UOp
 
+#: A barrier that stands where it is whatever is accessed.
+FENCE = UOp(ops.BARRIER, dtypes.void, (), "fence")
+_BARRIER = UOp(ops.BARRIER, dtypes.void)
 _READ, _WRITTEN = 1, 2
 #: Array -> how it was accessed since the last barrier.
 State = dict[UOp, int]
@@ -46,7 +49,7 @@ class _Synchronizer:
                 _merge(found, self.accesses(inner))
             return found
         if not item.src or item.src[0] not in self.shared:
-            return {}
+            return {}  # a fence too: what stands before it in a loop still counts for what is around
         return {item.src[0]: _READ if item.op is ops.LOAD else _WRITTEN}
 
     def body(self, items: list[Item], before: State) -> State:
@@ -55,9 +58,11 @@ class _Synchronizer:
         done: list[Item] = []
         for item in items:
             here = self.accesses(item)
-            if isinstance(item, UOp):
+            if item is FENCE:
+                state = {}
+            elif isinstance(item, UOp):
                 if _conflict(state, here):
-                    done.append(UOp(ops.BARRIER, dtypes.void))
+                    done.append(_BARRIER)
                     state = {}
                 _merge(state, here)
             elif here:
@@ -67,7 +72,7 @@ class _Synchronizer:
                     inside = _barriers(item)
                     alone = self.loop(item, {})
                     if _barriers(item) < inside:
-                        done.append(UOp(ops.BARRIER, dtypes.void))
+                        done.append(_BARRIER)
                         end = alone
                     else:
                         end = self.loop(item, state)
@@ -91,14 +96,14 @@ class _Synchronizer:
 
 def _strip(frame: Item) -> None:
     """Take the barriers out again."""
-    frame.body[:] = [x for x in frame.body if not (isinstance(x, UOp) and x.op is ops.BARRIER)]
+    frame.body[:] = [x for x in frame.body if not (isinstance(x, UOp) and x is _BARRIER)]
     for x in frame.body:
         if not isinstance(x, UOp):
             _strip(x)
 
 
 def _barriers(frame: Item) -> int:
-    return sum(x.op is ops.BARRIER if isinstance(x, UOp) else _barriers(x) for x in frame.body)
+    return sum(x is _BARRIER if isinstance(x, UOp) else _barriers(x) for x in frame.body)
 
 
 def _merge(state: State, more: State) -> None:

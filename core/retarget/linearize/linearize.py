@@ -68,11 +68,11 @@ def linearize(
         for n, count in enumerate(scheduled.phases):
             part = replace(scheduled, stores=scheduled.stores[done : done + count])
             again = Translator(legalize, index, scheduled.order, grid, flat, images)
-            block = Placer(part, again, unlooped).run()
+            block = Placer(part, again, unlooped, bool(capabilities.async_copies)).run()
             body += guarded(block, UOp(ops.CMPEQ, dtypes.bool_, (phase[0], const(n, index))))
             done += count
     else:
-        body = Placer(scheduled, translate, unlooped).run()
+        body = Placer(scheduled, translate, unlooped, bool(capabilities.async_copies)).run()
     if grid.guard is not TRUE:
         body = guarded(body, translate.mask(grid.guard))
     check_local(body, capabilities)

@@ -24,11 +24,11 @@ from functools import partial
 
 from ..errors import InternalError, ScheduleError
 from ..ir import dtypes, ops
-from ..ir.index import TRUE, range_size
+from ..ir.index import FALSE, TRUE, all_of, conjuncts, flatten, iconst, ishift, less_than, range_size
 from ..ir.uop import UOp, const
-from ..optimize.apply import Scheduled
+from ..optimize.apply import Scheduled, in_iteration
 from ..optimize.stages import Staged
-from .barriers import synchronize
+from .barriers import FENCE, synchronize
 from .translate import Translator, vector_range
 
 _FAR = 1 << 30
@@ -63,9 +63,14 @@ class Placer:
     """One linearization.  `run` returns the flat list of uops, without parameters' definitions in front."""
 
     def __init__(
-        self, kernel: Scheduled, translate: Translator, unlooped: Collection[str] = ("vector",)
+        self,
+        kernel: Scheduled,
+        translate: Translator,
+        unlooped: Collection[str] = ("vector",),
+        asynchronous: bool = False,
     ) -> None:
         self.kernel = kernel
+        self.asynchronous = asynchronous  # whether the target copies to local memory in the background
         self.unlooped = frozenset(unlooped)  # kinds of axes that have no loop
         self.order = kernel.order
         self.translate = translate
@@ -79,6 +84,7 @@ class Placer:
         self.settled: dict[UOp, int] = {}  # arrays of finished reductions -> level at which they stand
         self.innermost_reader: dict[UOp, int] = {}
         self.bound_by: dict[UOp, dict[UOp, UOp | None]] = {}
+        self.turned: set[Staged] = set()  # tiles with slots whose loop has run
         self.everywhere = {n for r, n in self.order.items() if r.arg[2] in self.unlooped}
         self.stage_of = {s.array: s for s in kernel.stages}
         self.filled: set[UOp] = set()  # arrays of stages whose values hold now
@@ -97,12 +103,15 @@ class Placer:
             self.statement(self.path(s.ranges), _values(s), partial(self.store, s))
         while len(self.stack) > 1:
             self.close()
-        shared = frozenset([t.array for t in self.kernel.stages if t.shared and not t.private])
+        shared = frozenset([
+            t.array for t in self.kernel.stages if t.shared and not t.private and t.slots == 1
+        ])  # fmt: skip
         if shared:
             synchronize(self.root.body, shared)
         out: list[UOp] = []
         _flatten(self.root, out)
-        return out
+        barrier = UOp(ops.BARRIER, dtypes.void)
+        return [barrier if u is FENCE else u for u in out] if self.turned else out
 
     # -- loops -----------------------------------------------------------------------------------------------
 
@@ -317,14 +326,17 @@ class Placer:
         tiles, kept, level = self.stages_of(values, path)
         for t in tiles:
             if t.array not in self.filled:
-                keep = min(keep, level[t])
+                keep = min(keep, level[t] - (t.slots > 1))  # slots are filled before their loop opens
         while len(self.stack) - 1 > keep:
             self.close()
         while True:
             depth = len(self.stack) - 1
             for t in tiles:
-                if level[t] == depth and t.array not in self.filled:
+                if level[t] == depth and t.array not in self.filled and t.slots == 1:
                     self.fill_tile(t, path[:depth])
+            rings = [t for t in tiles if t.slots > 1 and t.array not in self.filled]
+            if ring := [t for t in rings if level[t] == depth]:
+                self.fill_ahead(ring, path[:depth])
             here = [r for r in need if r not in self.finished and homes[r][0] == path[:depth]]
             while here:
                 waiting = set(here)
@@ -337,6 +349,8 @@ class Placer:
                 here = [r for r in here if r not in self.finished]
             if depth == len(path):
                 break
+            if ring := [t for t in rings if level[t] == depth + 1]:
+                self.fill_first(ring, path[:depth])
             self.open(path[depth])
         for t in kept:
             if t.array not in self.filled:
@@ -368,6 +382,82 @@ class Placer:
         self.go_to(path)
         self.mark_filled(stage, len(path))
         self.settled[stage.array] = len(path)
+
+    def fill_first(self, ring: list[Staged], path: list[UOp]) -> None:
+        """Start the copies of the first iterations of the loop that goes through the slots of some tiles."""
+        slots = {t.slots for t in ring}
+        if len(slots) > 1:
+            raise ScheduleError(
+                f"tiles that are filled in one loop have {sorted(slots)} slots; give them as many"
+            )
+        again = any(t in self.turned for t in ring)
+        if ring[0].shared and (path or again):  # others may still read what the last run of the loop left
+            self.stack[-1].body.append(FENCE)
+        self.turned.update(ring)
+        for n in range(ring[0].slots - 1):
+            self.copies(ring, path, iconst(n))
+
+    def fill_ahead(self, ring: list[Staged], path: list[UOp]) -> None:
+        """Wait for this iteration's tiles, and start the copies of a later one into the free slots."""
+        slots, loop = ring[0].slots, ring[0].loop
+        assert loop is not None
+        if self.asynchronous:
+            self.stack[-1].body.append(UOp(ops.STAGE_WAIT, dtypes.void, (), slots - 2))
+        if ring[0].shared:
+            self.stack[-1].body.append(FENCE)
+        self.copies(ring, path, ishift(loop, slots - 1))
+        for t in ring:
+            self.mark_filled(t, len(path))
+            self.settled[t.array] = len(path)
+
+    def copies(self, ring: list[Staged], path: list[UOp], turn: UOp) -> None:
+        """Copy the tiles of one iteration, as one group."""
+        for t in ring:
+            assert t.loop is not None
+            due = less_than(turn, t.loop.src[0] if t.loop.src else range_size(t.loop))
+            if due is not FALSE:
+                fill = in_iteration(t.fill, t.loop, turn)
+                loops = [x for x in t.loops if x.arg[2] != "vector"]
+                self.statement(path + loops, (*_values(fill), due), partial(self.copy, fill, due))
+                self.go_to(path)
+        if self.asynchronous:
+            self.stack[-1].body.append(UOp(ops.STAGE_COMMIT, dtypes.void))
+
+    def copy(self, fill: UOp, due: UOp) -> None:
+        """Start one copy to a slot, or make it where that is not possible; what a mask keeps out is 0."""
+        translate = self.translate
+        array, here, value, *to = fill.src
+        load = value if value.op is ops.LOAD else value.src[0]  # converted on the way
+        buffer, mask, *source = load.src
+        v = vector_range(fill)
+        place, lanes, _ = translate.address(flatten(to, array.arg[1]), TRUE)
+        origin, found, _ = translate.address(flatten(source, buffer.arg[1]), TRUE)
+        whole = place.dtype.lanes == origin.dtype.lanes == 1 and lanes == found
+        by_lane = v is not None and v in mask.ranges
+        plain = value is load and buffer not in translate.images
+        if not (self.asynchronous and plain and whole) or by_lane:
+            due_load = load.replace((buffer, all_of(mask, due), *source))
+            value = due_load if value is load else value.replace((due_load,))
+            self.store(UOp(ops.STORE, dtypes.void, (array, all_of(here, due), value, *to)))
+            return
+        start = UOp(ops.STAGE_COPY, dtypes.void, (array, place, buffer, origin), lanes)
+        for s in start.src:
+            self.place(s)
+        gate = translate.mask(all_of(mask, here, due))
+        if gate is TRUE:
+            self.stack[-1].body.append(start)
+        else:
+            block = UOp(ops.IF, dtypes.void, (self.place(gate),))
+            self.stack[-1].body += [block, start, UOp(ops.ENDIF, dtypes.void, (block,))]
+        outside = [m for m in conjuncts(mask) if m not in conjuncts(here)]
+        if outside:
+            others = UOp(ops.NOT, dtypes.bool_, (translate.mask(all_of(*outside)),))
+            inside = all_of(here, due)
+            if inside is not TRUE:
+                others = UOp(ops.AND, dtypes.bool_, (translate.mask(inside), others))
+            zero = translate.broadcast(const(ops.identity(ops.ADD, array.dtype), array.dtype), lanes)
+            self.emit(UOp(ops.STORE, dtypes.void, (array, place, zero, others)))
+        self.forget_reads(array)
 
     def fill_kept(self, stage: Staged, path: list[UOp], level: int) -> None:
         """Store a kept expression, in the loops of its first reader."""

@@ -251,6 +251,11 @@ def substitute(s: Scheduled, replaced: dict[UOp, UOp]) -> Scheduled:
     )  # fmt: skip
 
 
+def in_iteration(store: UOp, loop: UOp, index: UOp) -> UOp:
+    """Return a store as it is in another iteration of a loop."""
+    return _Substitution({loop: index}, None, {}).store(store)
+
+
 class _Substitution:
     """Rebuilds expressions with ranges replaced; smart constructors simplify index arithmetic again."""
 

@@ -14,6 +14,9 @@ the outermost loop inward; axes that it leaves out keep the order of their kinds
 
     image=in0,in1                   parameters that the target keeps as images
 
+    stage=in1@k[i,j+4]:local/4*3    rows of the tile 4 elements longer; each thread copies 4 elements at a
+                                    time, two iterations ahead, into three copies of the tile
+
 A stage names a buffer, or the last operation of a kind; then the loop that it is filled in ("top": outside of
 all); then, for a buffer, the order of the tile's dimensions; and the space it is kept in: local (the
 default), register or out.
@@ -57,7 +60,8 @@ class Axis:
 
 
 SPACES = ("local", "register", "out")
-_STAGE = re.compile(r"\s*(\w+)@(\w+)(?:\[([\w\s,]+)\])?(?::(\w+))?\s*")
+_STAGE = re.compile(r"\s*(\w+)@(\w+)(?:\[([\w\s,+]+)\])?(?::([A-Za-z]\w*)(?:/(\d+))?(?:\*(\d+))?)?\s*")
+_LAYOUT_NAME = re.compile(r"\s*([A-Za-z_]\w*)(?:\s*\+\s*(\d+))?\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +79,32 @@ class Stage:
         buffer's.
     space
         One of `SPACES`.
+    padding
+        For each name of `layout`, elements that its dimension is longer by: they spread columns over the
+        banks of local memory.
+    width
+        Elements that a thread copies at a time, for a tile that the threads of a block share.
+    slots
+        Copies of the tile; with more than one, it is filled that many iterations less one ahead, by
+        asynchronous copies where the target has them.
     """
 
     what: str
     at: str
     layout: tuple[str, ...] = ()
     space: str = "local"
+    padding: tuple[int, ...] = ()
+    width: int = 1
+    slots: int = 1
 
     def __str__(self) -> str:
-        layout = f"[{','.join(self.layout)}]" if self.layout else ""
-        return f"stage={self.what}@{self.at}{layout}" + ("" if self.space == "local" else f":{self.space}")
+        padding = self.padding or (0,) * len(self.layout)
+        names = [f"{n}+{p}" if p else n for n, p in zip(self.layout, padding, strict=True)]
+        layout = f"[{','.join(names)}]" if names else ""
+        space = "" if (self.space, self.width, self.slots) == ("local", 1, 1) else f":{self.space}"
+        width = f"/{self.width}" if self.width > 1 else ""
+        slots = f"*{self.slots}" if self.slots > 1 else ""
+        return f"stage={self.what}@{self.at}{layout}{space}{width}{slots}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +184,22 @@ def parse_schedule(text: str) -> Schedule:
                 raise ParseError("a stage is `stage=name@axis[layout]:space`", text, at)
             if match[4] is not None and match[4] not in SPACES:
                 raise ParseError(f"unknown space {match[4]!r}; spaces are {', '.join(SPACES)}", text, at)
-            layout = tuple(x.strip() for x in match[3].split(",")) if match[3] else ()
-            stages.append(Stage(match[1], match[2], layout, match[4] or "local"))
+            found = [_LAYOUT_NAME.fullmatch(x) for x in match[3].split(",")] if match[3] else []
+            if not all(found) or "0" in (match[5], match[6]):
+                raise ParseError("a stage is `stage=name@axis[layout]:space/width*slots`", text, at)
+            layout = tuple([m[1] for m in found if m])
+            padding = tuple([int(m[2] or 0) for m in found if m])
+            stages.append(
+                Stage(
+                    match[1],
+                    match[2],
+                    layout,
+                    match[4] or "local",
+                    padding if any(padding) else (),
+                    int(match[5] or 1),
+                    int(match[6] or 1),
+                )
+            )
             continue
         if key in splits:
             raise ParseError(f"range {key} is split twice", text, start)

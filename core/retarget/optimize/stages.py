@@ -54,6 +54,8 @@ class Staged:
         Whether the array is one that all threads of a block share.
     private
         Whether each thread reads only elements that it wrote itself.
+    slots, loop
+        With more than one slot, the loop that goes through them.
     """
 
     array: UOp
@@ -63,6 +65,8 @@ class Staged:
     kept: bool = False
     shared: bool = False
     private: bool = False
+    slots: int = 1
+    loop: UOp | None = None
 
 
 @dataclass(slots=True)
@@ -179,10 +183,14 @@ def _tile(
     if not dims:
         raise ScheduleError(f"{stage}: the loops inside {stage.at} touch only one element of {stage.what}")
     copied = dims
+    padding = [0] * len(dims)
     if stage.layout:
-        dims = _laid_out(stage, dims)
+        dims, padding = _laid_out(stage, dims)
+    turn = _turn(stage, load, at, order) if stage.slots > 1 else None
+    slot = () if turn is None else (divmod_(turn, stage.slots)[1],)
     outer = sorted((r for r in load.ranges if r not in inner), key=order.__getitem__)
-    shape = (*[0] * len(outer), *[d.extent for d in dims])
+    extents = [d.extent + more for d, more in zip(dims, padding, strict=True)]
+    shape = (*[0] * len(outer), *[stage.slots for _ in slot], *extents)
     array = UOp(ops.LOCAL, value.dtype, (), (f"{stage.what}_tile{number}", shape, _space(stage)))
     loops = []
     # The buffer is read in its own order, along its rows: neighbours in the tile are near in any order.
@@ -199,7 +207,11 @@ def _tile(
     copies = tuple(sorted((x for x in loops if x.op is ops.RANGE), key=order.__getitem__))
     here, surplus = tuple(loops), TRUE
     if threads:
-        here, copies, surplus = _spread(copied, dims, threads, number, order)
+        if stage.width > 1:
+            _check_width(stage, copied, dims)
+        here, copies, surplus = _spread(copied, dims, threads, number, order, stage.width)
+    elif stage.width > 1:
+        raise ScheduleError(f"{stage}: only copies that the threads of a block share have a width")
 
     def moved(index: UOp) -> UOp | None:
         """Return an index or mask over the copy loops, or None if it is no function of the tile."""
@@ -238,10 +250,33 @@ def _tile(
     copy = UOp(ops.LOAD, load.dtype, (buffer, in_copy, *source))
     if value is not load:
         copy = value.replace((copy,))
-    fill = UOp(ops.STORE, dtypes.void, (array, surplus, copy, *outer, *here))
+    fill = UOp(ops.STORE, dtypes.void, (array, surplus, copy, *outer, *slot, *here))
     position = [combine([(r, k // d.stride) for r, k in d.members]) for d in dims]
-    read = UOp(ops.LOAD, value.dtype, (array, on_read, *outer, *position))
-    return read, Staged(array, fill, copies, at, shared=bool(threads))
+    read = UOp(ops.LOAD, value.dtype, (array, on_read, *outer, *slot, *position))
+    return read, Staged(array, fill, copies, at, shared=bool(threads), slots=stage.slots, loop=turn)
+
+
+def _turn(stage: Stage, load: UOp, at: int, order: dict[UOp, int]) -> UOp:
+    """Return the loop that goes through the slots of a stage."""
+    found = next((r for r, n in order.items() if n == at and r.arg[2] == "loop"), None)
+    if found is None or stage.space != "local":
+        raise ScheduleError(f"{stage}: slots need local memory, and a loop to go through them")
+    if found not in load.ranges:
+        raise ScheduleError(f"{stage}: the tile is the same in all iterations of {stage.at}; one slot does")
+    return found
+
+
+def _check_width(stage: Stage, copied: list[_Dim], dims: list[_Dim]) -> None:
+    last = copied[-1]
+    if dims[-1] is not last or last.stride != 1:
+        raise ScheduleError(
+            f"{stage}: to copy {stage.width} elements at a time, the buffer's last dimension must be "
+            "contiguous and the layout's last"
+        )
+    if last.extent % stage.width:
+        raise ScheduleError(
+            f"{stage}: {stage.width} does not divide the tile's last dimension, {last.extent}"
+        )
 
 
 def _threads(order: dict[UOp, int]) -> list[UOp]:
@@ -259,7 +294,12 @@ def _varies(r: UOp, order: dict[UOp, int], at: int, space: str) -> bool:
 
 
 def _spread(
-    copied: list[_Dim], dims: list[_Dim], threads: list[UOp], number: int, order: dict[UOp, int]
+    copied: list[_Dim],
+    dims: list[_Dim],
+    threads: list[UOp],
+    number: int,
+    order: dict[UOp, int],
+    width: int = 1,
 ) -> tuple[tuple[UOp, ...], tuple[UOp, ...], UOp]:
     """Spread a copy over the threads of a block: neighbours copy neighbouring elements of the buffer.
 
@@ -269,7 +309,7 @@ def _spread(
     mask of those that copy at all.
     """
     count = math.prod(range_size(r) for r in threads)
-    total = math.prod(d.extent for d in copied)
+    total = math.prod(d.extent for d in copied) // width
     stride, pairs = 1, []
     for r in reversed(threads):
         pairs.append((r, stride))
@@ -279,8 +319,12 @@ def _spread(
     at: dict[int, UOp] = {}
     rest = flat
     for d in reversed(copied[1:]):
-        rest, at[id(d)] = divmod_(rest, d.extent)
+        rest, at[id(d)] = divmod_(rest, d.extent // (width if d is copied[-1] else 1))
     at[id(copied[0])] = rest
+    if width > 1:
+        lane = irange(width, f"c{number}v", "vector")
+        order[lane] = (1 << 20) + number * 64 + 1
+        at[id(copied[-1])] = combine([(at[id(copied[-1])], width), (lane, 1)])
     copies = (loop,) if loop.op is ops.RANGE else ()
     if copies:
         order[loop] = (1 << 20) + number * 64
@@ -288,21 +332,26 @@ def _spread(
     return tuple([at[id(d)] for d in dims]), copies, surplus
 
 
-def _laid_out(stage: Stage, dims: list[_Dim]) -> list[_Dim]:
+def _laid_out(stage: Stage, dims: list[_Dim]) -> tuple[list[_Dim], list[int]]:
+    """Return the dimensions in the order of a layout, and what each is longer by."""
     ordered: list[_Dim] = []
-    for name in stage.layout:
+    padding: list[int] = []
+    for name, more in zip(stage.layout, stage.padding or (0,) * len(stage.layout), strict=True):
         ordered += [d for d in dims if d not in ordered and any(r.arg[0] == name for r, _ in d.members)]
+        padding += [0] * (len(ordered) - len(padding))
+        if padding:
+            padding[-1] += more
     if len(ordered) != len(dims):
         have = ", ".join("+".join(r.arg[0] for r, _ in d.members) for d in dims)
         raise ScheduleError(f"{stage}: the layout must name each dimension of the tile; they are {have}")
-    return ordered
+    return ordered, padding
 
 
 def _keep(
     stage: Stage, value: UOp, at: int, order: dict[UOp, int], stores: list[UOp], number: int
 ) -> tuple[UOp, Staged]:
-    if stage.layout:
-        raise ScheduleError(f"{stage}: only a buffer's tile has a layout")
+    if stage.layout or stage.width > 1 or stage.slots > 1:
+        raise ScheduleError(f"{stage}: only a buffer's tile has a layout, a width and slots")
     if stage.space == "out":
         (store, *others) = stores
         target, mask, _, *idx = store.src  # the mask keeps out a surplus, here and wherever it is read

@@ -105,9 +105,9 @@ class Capabilities(NamedTuple):
         repeats the body with the index bound to a constant).
     address_spaces
         Of: global, local, register, constant.
-    barriers, images, fork_safe
-        Whether blocks can synchronise; whether image buffers exist; whether a forked child may go on using
-        it.
+    barriers, images, async_copies, fork_safe
+        Whether blocks can synchronise; whether image buffers exist; whether memory can be copied to local
+        memory in the background; whether a forked child may go on using it.
     threads
         Host threads that one launch may use.
     """
@@ -127,6 +127,7 @@ class Capabilities(NamedTuple):
     limits: Limits = Limits()
     barriers: Entry = Entry(Support.UNSUPPORTED, "no blocks")
     images: Entry = Entry(Support.UNSUPPORTED, "no image units")
+    async_copies: Entry = Entry(Support.UNSUPPORTED, "copies to local memory go through registers")
     fork_safe: bool = True
     threads: int = 1
     tensor_cores: tuple[TensorCore, ...] = ()

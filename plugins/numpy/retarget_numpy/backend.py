@@ -43,6 +43,7 @@ def _capabilities() -> Capabilities:
         address_spaces=frozenset({"global", "local", "register"}),
         barriers=_SUPPORTED,
         images=_SUPPORTED,
+        async_copies=_SUPPORTED,
         threads=1,
     )
 
