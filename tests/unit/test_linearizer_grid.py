@@ -144,8 +144,6 @@ def test_what_cannot_be_launched() -> None:
         program(lambda x: x + 1, [ROWS], "r0=a:b; r1=b:b")
     with pytest.raises(ScheduleError, match=r"blocks of a grid do not wait"):
         program(lambda x: rt.sum(x, axis=1), [ROWS], "r2=a:g")
-    with pytest.raises(ScheduleError, match=r"threads do not wait"):
-        program(lambda x: rt.sum(x, axis=1), [ROWS], "r2=a:t")
     with pytest.raises(ScheduleError, match=r"has size 6, not a power of two"):
         program(lambda x: x + 1, [ROWS], "r0=a:w")
     with pytest.raises(ScheduleError, match=r"make 16 threads; a warp of blocks/small has 8"):
