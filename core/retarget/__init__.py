@@ -12,6 +12,7 @@ from . import array as _array
 from .array import *  # noqa: F403
 
 if TYPE_CHECKING:
+    from .optimize.search.tune import tune
     from .pipeline import compile, fast_math, load, lower, render, synchronize, with_schedule
     from .registry import default_device, device, devices, select, set_default_device
     from .runtime.jit import jit
@@ -33,12 +34,13 @@ _LATE = {
     "select": "registry",
     "set_default_device": "registry",
     "synchronize": "pipeline",
+    "tune": "optimize.search.tune",
     "with_schedule": "pipeline",
 }
 
 __all__ = [
     "compile", "default_device", "device", "devices", "fast_math", "jit", "load", "lower", "render", "select",
-    "set_default_device", "synchronize", "with_schedule",
+    "set_default_device", "synchronize", "tune", "with_schedule",
 ]  # fmt: skip
 __all__ += _array.__all__
 

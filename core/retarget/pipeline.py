@@ -22,6 +22,7 @@ from . import debug, registry
 from .errors import DTypeError
 from .ir import ops
 from .ir.uop import UOp
+from .runtime.tuned import find, records_of
 
 if TYPE_CHECKING:
     from .array.array import Array
@@ -146,17 +147,37 @@ def strip_reshape(node: UOp) -> UOp:
 
 @debug.stage("schedule", str)
 def schedule_for(kernel: Kernel, tools: Toolchain) -> Schedule:
-    """Return the schedule to use: pinned by the caller, chosen by a plugin, or by the heuristics."""
+    """Return the schedule to use: pinned by the caller, chosen by a plugin, tuned, or the heuristics'."""
     pinned = _pinned.get()
     if pinned is not None:
         return pinned
-    from .optimize.heuristics import choose_schedule
+    chosen = extension_schedule(kernel, tools)
+    if chosen is not None:
+        return chosen
+    tuned = find(kernel, records_of(tools))
+    if not tuned:
+        return heuristic_schedule(kernel, tools)
     from .optimize.schedule import parse_schedule
 
-    if tools.hooks.has("choose_schedule"):
-        chosen = tools.hooks.chain("choose_schedule")(kernel, tools.target)
-        if chosen is not None:
-            return parse_schedule(chosen) if isinstance(chosen, str) else chosen
+    return parse_schedule(tuned)
+
+
+def extension_schedule(kernel: Kernel, tools: Toolchain) -> Schedule | None:
+    """Return the schedule that an extension plugin chooses, or None if none does."""
+    if not tools.hooks.has("choose_schedule"):
+        return None
+    chosen = tools.hooks.chain("choose_schedule")(kernel, tools.target)
+    if not isinstance(chosen, str):
+        return chosen  # type: ignore[no-any-return]
+    from .optimize.schedule import parse_schedule
+
+    return parse_schedule(chosen)
+
+
+def heuristic_schedule(kernel: Kernel, tools: Toolchain) -> Schedule:
+    """Return the schedule that the built-in heuristics choose."""
+    from .optimize.heuristics import choose_schedule
+
     return choose_schedule(kernel, tools.capabilities)
 
 
@@ -192,6 +213,11 @@ def fast_math() -> Iterator[None]:
         yield
     finally:
         _fast.reset(token)
+
+
+def is_fast_math() -> bool:
+    """Whether `fast_math` is in force here."""
+    return _fast.get()
 
 
 def compile_options() -> str:

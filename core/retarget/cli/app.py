@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from ..errors import InternalError, UserError, closest_match
-from . import bench, cache, code, conformance, demo, plugins
+from . import bench, cache, code, conformance, demo, plugins, tune
 
 _INTERNAL_ERROR = 70
 
@@ -78,7 +78,7 @@ def cli() -> None:
 
 for _command in (
     plugins.devices, plugins.doctor, demo.demo, code.show, code.compile_, plugins.plugins, plugins.explain,
-    cache.cache, bench.bench, conformance.conformance,
+    cache.cache, tune.tune, bench.bench, conformance.conformance,
 ):  # fmt: skip
     cli.add_command(_command)
 for _command in (cli, *cli.commands.values(), *cache.cache.commands.values()):

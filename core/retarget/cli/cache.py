@@ -25,9 +25,11 @@ def info(as_json: bool) -> None:
       retarget cache info --json
     """
     from ..runtime.diskcache import disk_cache
+    from ..runtime.tuned import count
     from .output import print_json
 
     found = disk_cache().info()
+    found["tuned_schedules"] = count()
     if as_json:
         print_json(found)
         return
@@ -36,6 +38,7 @@ def info(as_json: bool) -> None:
     click.echo(f"entries  {found['entries']}, {found['bytes'] / 1e6:.2f} MB of {found['limit'] / 1e6:.0f} MB")
     for kind, numbers in found["kinds"].items():
         click.echo(f"  {kind:8} {numbers['entries']}, {numbers['bytes'] / 1e6:.2f} MB")
+    click.echo(f"tuned    {found['tuned_schedules']} schedules")
 
 
 @cache.command()
@@ -55,13 +58,17 @@ def verify() -> None:
 
 
 @cache.command()
-def clear() -> None:
+@click.option("--keep-tuned", is_flag=True, help="Keep the schedules that `retarget tune` found.")
+def clear(keep_tuned: bool) -> None:
     """Remove every entry.
 
     \b
     Example:
-      retarget cache clear
+      retarget cache clear --keep-tuned
     """
     from ..runtime.diskcache import disk_cache
+    from ..runtime.tuned import KIND, count
 
-    click.echo(f"{disk_cache().clear()} entries removed")
+    removed = disk_cache().clear(keep=(KIND,) if keep_tuned else ())
+    kept = f"; {count()} tuned schedules kept" if keep_tuned else ""
+    click.echo(f"{removed} entries removed{kept}")

@@ -36,11 +36,12 @@ def claim_kernel(kernel: Any, target: str) -> Any:
 
 @hookspec(firstresult=True)
 def choose_schedule(kernel: Any, target: str) -> Any:
-    """Choose the schedule of a kernel instead of the built-in heuristics.
+    """Choose the schedule of a kernel instead of the tuned ones and the built-in heuristics.
 
     When: after fusion, before the schedule is applied.
     How often: once per kernel and target.
-    Who wins: first result; a schedule that the caller pinned is not asked about.
+    Who wins: first result; a schedule that the caller pinned is not asked about.  Where all answer None, a
+    schedule that `retarget tune` kept wins over the heuristics.
     Returns: a schedule, or its one-line text.
     """
 

@@ -25,7 +25,7 @@ import struct
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ _MAGIC = b"RETARGET\x00\x01"
 _PREFIX = struct.Struct("<10s32sQ")
 _HEADER_LENGTH = struct.Struct("<I")
 _DEFAULT_SIZE = 1 << 30
+_KEPT = frozenset({"tuned"})
+"""Kinds that are not evicted: small, and made by minutes of measuring."""
 _STALE = 3600.0
 """Seconds after which a temporary file is taken for the remains of a killed process."""
 
@@ -221,10 +223,12 @@ class DiskCache:
                 removed += 1
         return {"checked": checked, "removed": removed}
 
-    def clear(self) -> int:
-        """Remove every entry; return how many there were."""
+    def clear(self, keep: Collection[str] = ()) -> int:
+        """Remove every entry but those of some kinds; return how many were removed."""
         count = 0
         for path, _ in list(self._entries(temporary=True)):
+            if path.suffix[1:] in keep:
+                continue
             count += not path.name.startswith(".")
             _remove(path)
         return count
@@ -275,7 +279,9 @@ class DiskCache:
             if path.name.startswith(".") and now - status.st_mtime > _STALE:
                 _remove(path)
         whole = sorted(
-            (s.st_mtime_ns, p.name, p, s.st_size) for p, s in entries if not p.name.startswith(".")
+            (s.st_mtime_ns, p.name, p, s.st_size)
+            for p, s in entries
+            if not p.name.startswith(".") and p.suffix[1:] not in _KEPT
         )
         total = sum(size for *_, size in whole)
         goal = self.limit - self.limit // 10 if total > self.limit else total

@@ -32,6 +32,8 @@ from ..registry import device as find_device
 from . import buffers
 from .buffers import Buffer
 from .diskcache import digest, disk_cache
+from .tuned import find, records_of
+from .tuned import state as tuned_state
 
 T = TypeVar("T")
 
@@ -361,12 +363,16 @@ def _make_plan(
     tools = toolchain(find_device(device).target)
     text = _key_text(key, symbolic)
     identity = tools.identity()
-    plan = _stored_plan(digest("plan", identity, options, text), device)
+    records = {} if options.startswith("pinned") else records_of(tools)
+    state = f"{options}{tuned_state(records)}"
+    plan = _stored_plan(digest("plan", identity, state, text), device)
     if plan is not None:
         return plan
     tools.hooks.has("choose_schedule")  # loads the extensions; one that is broken now counts no more
     if identity != (identity := tools.identity()):
-        plan = _stored_plan(digest("plan", identity, options, text), device)
+        records = {} if options.startswith("pinned") else records_of(tools)
+        state = f"{options}{tuned_state(records)}"
+        plan = _stored_plan(digest("plan", identity, state, text), device)
         if plan is not None:
             return plan
     steps: list[tuple[str, tuple[int, ...]]] = []
@@ -387,7 +393,7 @@ def _make_plan(
         if kernel.variables and not symbolic:
             raise _unbound()
         variables.append([v.arg[0] for v in kernel.variables])
-        kernel_key = digest("kernel", identity, options, str(kernel))
+        kernel_key = digest("kernel", identity, f"{options}{find(kernel, records)}", str(kernel))
         claimed = tools.hooks.chain("claim_kernel")(kernel, tools.target) if claims_any else None
         if claimed is not None:
             claims[kernel_key] = claimed
@@ -400,7 +406,7 @@ def _make_plan(
     if symbolic:
         header["variables"] = variables
     if not claims:  # an executable that a plugin made is this process's own
-        disk_cache().put(digest("plan", identity, options, text), "plan", header, b"")
+        disk_cache().put(digest("plan", identity, state, text), "plan", header, b"")
     plan = _load_plan(header, device, claims)
     if plan is None:
         raise InternalError("a kernel was compiled and is not there")
