@@ -95,8 +95,9 @@ def test_cache_counts_and_keeps(program: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT is POSIX's")
 def test_ctrl_c(program: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = ["tune", f"{program}:softmax", "--seconds", "200", "--workers", "1"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "retarget.cli", "tune", f"{program}:softmax", "--seconds", "200", "--workers", "1"],
+        [sys.executable, "-m", "retarget.cli", *command],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
     time.sleep(8)

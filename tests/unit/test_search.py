@@ -266,7 +266,7 @@ def test_a_candidate_that_hangs_is_rejected_and_the_next_one_runs() -> None:
     cell = cells.Cell()
     slow = kernel_of(array(1500, 1500) @ array(1500, 1500))
     names = list(slow.ranges)
-    naive = f"order={names[2]},{names[1]},{names[0]}"
+    naive = f"order={names[1]},{names[0]},{names[2]}"
     result = cell.run(job(slow, naive, limits={"compile": 60, "run": 0.05}))
     assert result["rejected"] == "too slow" and "run took longer" in result["detail"]
     assert "seconds" in cell.run(job(kernel_of(softmax())))
