@@ -59,6 +59,12 @@ def test_many_rows_are_shared_out_and_read_several_at_a_time() -> None:
     assert axes_of(s, "unroll") == [("r0u", 4)]
 
 
+@pytest.mark.parametrize("function", [lambda x: rt.sum(x, axis=1), lambda x: rt.softmax(x, axis=1)])
+def test_one_thread_gets_the_schedule_of_two(function: Callable[[Any], Any]) -> None:
+    y = function(ones(1024, 1024))
+    assert str(chosen(y, threads=1)) == str(chosen(y, threads=2))
+
+
 def test_columns_are_added_row_by_row() -> None:
     s = chosen(rt.sum(ones(4096, 1024), axis=0))
     assert axes_of(s, "thread") == [("r2t", None)]

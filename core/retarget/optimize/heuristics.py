@@ -144,12 +144,12 @@ class _Choice:
 
         It has to be one on which all reductions depend: others would be computed by every thread.
         """
-        threads = self.capabilities.threads
         if "thread" not in self.capabilities.axis_kinds or self.work < PARALLEL_WORK:
             return None
+        threads = max(self.capabilities.threads, 2)  # pieces cost one thread nothing; cut reductions would
         common = [r for r in self.output if all(r in u.ranges for u in self.reductions) and not r.src]
         least = ENOUGH if self._common_reduction() is not None else threads
-        for r in common if threads > 1 else ():
+        for r in common:
             steps = self.steps(r)
             if steps >= max(least, threads):
                 self._cut(r, _each(steps, min(steps, PIECES * threads), threads))
