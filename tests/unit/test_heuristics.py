@@ -96,6 +96,13 @@ def test_lanes_are_those_of_what_is_computed() -> None:
     assert axes_of(chosen(rt.bitwise_xor(x, x + 1)), "vector") == [("r1v", 32)]
 
 
+def test_what_the_caches_cannot_hold_is_stored_past_them() -> None:
+    x = ones(1024, 1024)
+    assert chosen(x + 1).streams == ("out0",)  # 4 MiB; the caches have 1
+    assert chosen(ones(256, 256) + 1).streams == ()
+    assert chosen(rt.softmax(x, axis=1)).streams == ()  # it reads what it keeps there
+
+
 CASES: dict[str, tuple[tuple[int, ...], Callable[[Any], Any], Callable[[np.ndarray], Any]]] = {
     "sum": ((300_001,), lambda x: rt.sum(x), lambda a: a.sum()),
     "sum of a matrix": ((640, 513), lambda x: rt.sum(x), lambda a: a.sum()),

@@ -29,7 +29,7 @@ def splits(draw: st.DrawFn) -> tuple[Axis, ...]:
 
 schedules = st.builds(
     Schedule,
-    st.dictionaries(names.filter(lambda n: n not in ("order", "stage")), splits(), max_size=3).map(
+    st.dictionaries(names.filter(lambda n: n not in ("order", "stage", "image", "stream")), splits(), max_size=3).map(
         lambda d: tuple(d.items())
     ),
     st.lists(names, max_size=4).map(tuple),
@@ -37,6 +37,7 @@ schedules = st.builds(
         st.builds(Stage, names, names, st.lists(names, max_size=3).map(tuple), st.sampled_from(SPACES)),
         max_size=2,
     ).map(tuple),
+    streams=st.lists(names, max_size=2).map(tuple),
 )
 
 
@@ -108,6 +109,8 @@ ILLEGAL = [
     (MAP, "r0=a:t; order=r1,a", "must be the outermost loop"),
     (MAP, "r0=a,b/2:v; r1=c,d/2:v", "two vector axes, b and d"),
     (PRODUCT, "r0=a,b/2:v; r1=c,d/4:v", "two vector axes"),
+    (MAP, "stream=in0", "in0"),
+    (SOFTMAX, "stage=EXP@r0:out; stream=out0", "reads out0 again"),
     (MAP, "stage=in0@nowhere", "nowhere"),
     (MAP, "stage=in7@r0", "in7"),
     (MAP, "stage=TANH@r0", "TANH"),

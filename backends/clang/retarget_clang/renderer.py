@@ -66,7 +66,7 @@ class ClangRenderer(CFamilyRenderer):
     UNROLL = "UNROLL({size})"
     HELPER = vectors.INLINE
     RESERVED = re.compile(
-        r"buffers|variables|begin|end|UNROLL|PRAGMA|u?int\d+_t|bool|bits_\w+|f16_from_f32\w*|f32_from_f16\w*"
+        r"buffers|variables|begin|end|UNROLL|STREAM|PRAGMA|u?int\d+_t|bool|bits_\w+|f16_from_f32\w*|f32_from_f16\w*"
         r"|([a-z]+_)*[fiu](8|16|32|64)(x\d+u?)?(_[iu]\d+)*"  # types, and the functions on them
     )
 
@@ -115,6 +115,9 @@ class ClangRenderer(CFamilyRenderer):
     @hookimpl
     def render_kernel(self, ctx: EmitContext, body: Sequence[str]) -> str:
         vectors.scalar(ctx, "int64_t")
+        if any(u.op is ops.STORE and u.arg == "stream" for u in ctx.program.uops):
+            # What went past the caches has to be seen by whoever is told that this piece is done.
+            body = [*body, "  __atomic_thread_fence(__ATOMIC_SEQ_CST);"]
         return super().render_kernel(ctx, body)
 
     # -- scalars -------------------------------------------------------------------------------------------
@@ -321,7 +324,13 @@ class ClangRenderer(CFamilyRenderer):
         dtype = uop.src[2].dtype
         if dtype.kind == "bool":
             value = f"-{wrap(self.mask(ctx, value, dtype.lanes, 8), Level.POSTFIX)}"
-        yield f"*({self.unaligned(ctx, dtype)}*)&{self.place(ctx, uop.src[0], buffer, index)} = {value};"
+        place = self.place(ctx, uop.src[0], buffer, index)
+        if uop.arg == "stream":
+            ctx.preamble.setdefault("STREAM", STREAM_MACRO)
+            name = vectors.vector(ctx, self.scalar_tag(dtype), dtype.lanes)
+            yield f"STREAM(({name}*)&{place}, {value});"
+            return
+        yield f"*({self.unaligned(ctx, dtype)}*)&{place} = {value};"
 
     def gate_mask(
         self, ctx: EmitContext, gates: Sequence[str], uops: Sequence[UOp], lanes: int
@@ -366,6 +375,13 @@ class ClangRenderer(CFamilyRenderer):
         yield f"{function}({', '.join([*arguments, *([mask] if mask else [])])});"
 
 
+#: A store past the caches, for compilers that have one.
+STREAM_MACRO = """\
+#ifdef __clang__
+#define STREAM(place, value) __builtin_nontemporal_store(value, place)
+#else
+#define STREAM(place, value) (*(place) = (value))
+#endif"""
 #: Each compiler has its own pragma, and warns of the other's.
 UNROLL_MACRO = """\
 #define PRAGMA(text) _Pragma(#text)

@@ -619,7 +619,7 @@ class CFamilyRenderer(Renderer):
     ) -> Iterator[str]:
         """Yield the statements that store a vector to neighbouring scalars."""
         dtype = uop.src[2].dtype
-        if (uop.arg or 1) >= dtype.lanes:
+        if uop.arg == "stream" or (uop.arg or 1) >= dtype.lanes:
             yield f"*({self.type_name(ctx, dtype)}*)&{self.place(ctx, uop.src[0], buffer, index)} = {value};"
             return
         if not value.isidentifier():

@@ -69,7 +69,9 @@ def random_schedule(
     rng.shuffle(names)
     order = names[: rng.randint(0, len(names))] if rng.random() < 0.5 else names
     chosen = _stages(kernel, rng, names, capabilities) if stages else []
-    return Schedule.of(splits, order, chosen)
+    kept = any(stage.space == "out" for stage in chosen)
+    streams = [s.src[0].arg[0] for s in kernel.stores if rng.random() < 0.3] if not kept else []
+    return Schedule.of(splits, order, chosen, streams)
 
 
 def _parallel(

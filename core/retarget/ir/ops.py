@@ -326,7 +326,8 @@ LOAD = _op("LOAD", "kl", "buffer *index", _load, "memory",
            "linear: (buffer, flat index, gate?), arg: alignment in elements", Effect.READ)  # fmt: skip
 STORE = _op("STORE", "kl", "buffer *index", _store, "memory",
             "kernel: (buffer, mask, value, one index per axis); "
-            "linear: (buffer, flat index, value, gate?), arg: alignment in elements",
+            "linear: (buffer, flat index, value, gate?), arg: alignment in elements, or \"stream\": a whole "
+            "vector, aligned if the buffer is aligned to 64 bytes, that need not stay in the caches",
             Effect.WRITE)  # fmt: skip
 IMAGE_LOAD = _op("IMAGE_LOAD", "l", "image x y gate?", _any, "memory",
                  "the texel at integer coordinates, as float32 lanes; 0 where the gate is false",

@@ -289,7 +289,8 @@ def _linear_access(u: UOp, access: DType, gate: UOp | None) -> str | None:
         return f"accesses {access} in a buffer of {buffer.dtype} at an index of {index}"
     if gate is not None and (gate.dtype.kind != "bool" or gate.dtype.lanes not in (1, lanes)):
         return f"its gate is {gate.dtype}, expected bool with 1 or {lanes} lanes"
-    if u.arg is not None and not (type(u.arg) is int and u.arg > 0):
+    aligned = u.arg is None or (type(u.arg) is int and u.arg > 0)
+    if not aligned and not (u.op is ops.STORE and u.arg == "stream"):
         return f"its alignment is {u.arg!r}, expected a positive number of elements or None"
     return None
 
@@ -299,6 +300,8 @@ def _linear_load(u: UOp) -> str | None:
 
 
 def _linear_store(u: UOp) -> str | None:
+    if u.arg == "stream" and (len(u.src) == 4 or u.src[2].dtype.lanes < 2 or u.src[1].dtype.lanes > 1):
+        return "streams what is no whole vector: it has a gate, one lane, or an index for each lane"
     return _linear_access(u, u.src[2].dtype, u.src[3] if len(u.src) == 4 else None) or _writable(u)
 
 

@@ -99,6 +99,8 @@ def linearize(
     launch = grid.launch(range_size(threads[0]) if threads else 1)
     if scheduled.phases:
         launch = launch._replace(phases=_chunks(scheduled, threads[0]), scratch=len(scheduled.scratch))
+    if any(u.op is ops.STORE and u.arg == "stream" for u in body):
+        launch = launch._replace(aligned=len(kernel.stores))
     return Program(name, uops, arguments, launch, kernel.flops, kernel.bytes)
 
 

@@ -531,9 +531,12 @@ class Placer:
         buffer, mask, value = s.src[:3]
         v = vector_range(s)
         flat = translate.flat_index(s)
-        address, lanes, _ = translate.address(flat, mask, 1 if v is None else range_size(v))
+        address, lanes, alignment = translate.address(flat, mask, 1 if v is None else range_size(v))
         src = (buffer, address, translate.wide(value, lanes))
-        self.emit(UOp(ops.STORE, dtypes.void, src if mask is TRUE else (*src, translate.mask(mask))))
+        streams = buffer.op is ops.PARAM and buffer.arg[0] in self.kernel.schedule.streams
+        whole = mask is TRUE and lanes > 1 and alignment == lanes
+        how = "stream" if streams and whole else None
+        self.emit(UOp(ops.STORE, dtypes.void, src if mask is TRUE else (*src, translate.mask(mask)), how))
 
 
 def _values(store: UOp) -> tuple[UOp, ...]:

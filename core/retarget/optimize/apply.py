@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..errors import ScheduleError
+from ..errors import ScheduleError, UnknownNameError
 from ..ir import dtypes, ops
 from ..ir.index import (
     TRUE,
@@ -154,7 +154,18 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
             raise ScheduleError(f"a tile at top would be filled outside of the thread axis {threads[0]}")
     else:
         scheduled._nodes = nodes
+    if schedule.streams:
+        _check_streams(scheduled)
     return scheduled
+
+
+def _check_streams(s: Scheduled) -> None:
+    outputs = [store.src[0].arg[0] for store in s.kernel.stores]
+    for name in s.schedule.streams:
+        if name not in outputs:
+            raise UnknownNameError("output", name, outputs, f"in stream={','.join(s.schedule.streams)}")
+        if any(u.op is ops.LOAD and u.src[0].op is ops.PARAM and u.src[0].arg[0] == name for u in s.nodes):
+            raise ScheduleError(f"stream={name}: the kernel reads {name} again and wants it in the caches")
 
 
 def _slots(kernel: Kernel) -> set[str]:

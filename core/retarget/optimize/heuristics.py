@@ -15,7 +15,8 @@ Ranges whose size is bound at launch stay whole: they are neither tiled, vectori
 7. *Threads*: an outer output axis is cut into a few pieces per thread, when the kernel is worth waking them
    for.  Where output axes are too short, the reduction is cut instead, into pieces that depend on its size
    alone: so does the result.
-8. *Kept rows*: what is costly and needed by a reduction and again by the output is kept in the output, if a
+8. *Streams*: outputs that the caches cannot hold are stored past them.
+9. *Kept rows*: what is costly and needed by a reduction and again by the output is kept in the output, if a
    row of it stays in the cache meanwhile.
 """
 
@@ -115,7 +116,8 @@ class _Choice:
             self.order = _order(axes, ranges)
         _chunk(axes, self.order, self.reductions)
         splits = [(r.arg[0], a) for r, a in axes.items() if len(a) > 1 or a[0].kind != "loop"]
-        return Schedule.of(splits, self.order, self._kept())
+        stages = self._kept()
+        return Schedule.of(splits, self.order, stages, [] if stages else self._streams())
 
     # -- sizes -----------------------------------------------------------------------------------------------
 
@@ -266,6 +268,24 @@ class _Choice:
             if head.size is not None:
                 digits[-2] = Axis(head.name, head.size // 4)
             digits[-1:] = [Axis(f"{name}a", 4, "own"), digits[-1]]
+
+    def _streams(self) -> list[str]:
+        """Return the outputs that go past the caches: those that are larger than all of the last one.
+
+        What the kernel reads then has the caches for itself, and a line is not read before it is written.
+        """
+        caches = self.capabilities.caches
+        if self.vector is None or not caches:
+            return []
+        least = caches[-1] * max(self.capabilities.threads, 1)
+        found = []
+        for s in self.kernel.stores:
+            size = s.src[0].dtype.itemsize
+            for r in s.ranges:
+                size *= range_size(r)
+            if size >= least and self.vector in s.ranges:
+                found.append(s.src[0].arg[0])
+        return found
 
     def _kept(self) -> list[Stage]:
         """Return the stage of what is costly and needed by a reduction and by the output."""

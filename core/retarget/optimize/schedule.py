@@ -11,7 +11,7 @@ the outermost loop inward; axes that it leaves out keep the order of their kinds
 
     stage=in1@r1o[r2,r1u,r1v]       the tile of in1 that the loops inside r1o touch, copied once for each r1o
     stage=EXP@r0:out                exp's values inside r0, kept (here in the output row) by the first pass
-
+    stream=out0                     out0 is stored past the caches, where whole aligned vectors are stored
     image=in0,in1                   parameters that the target keeps as images
 
     stage=in1@k[i,j+4]:local/4*3    rows of the tile 4 elements longer; each thread copies 4 elements at a
@@ -121,12 +121,15 @@ class Schedule:
         What is kept between loops.
     images
         Parameters that are images.
+    streams
+        Outputs that are stored past the caches.
     """
 
     splits: tuple[tuple[str, tuple[Axis, ...]], ...] = ()
     order: tuple[str, ...] = ()
     stages: tuple[Stage, ...] = ()
     images: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"{name}={','.join(map(str, axes))}" for name, axes in self.splits]
@@ -135,14 +138,20 @@ class Schedule:
         parts.extend(map(str, self.stages))
         if self.images:
             parts.append("image=" + ",".join(self.images))
+        if self.streams:
+            parts.append("stream=" + ",".join(self.streams))
         return "; ".join(parts)
 
     @staticmethod
     def of(
-        splits: Iterable[tuple[str, Iterable[Axis]]], order: Iterable[str] = (), stages: Iterable[Stage] = ()
-    ) -> Schedule:
+        splits: Iterable[tuple[str, Iterable[Axis]]], order: Iterable[str] = (), stages: Iterable[Stage] = (),
+        streams: Iterable[str] = (),
+    ) -> Schedule:  # fmt: skip
         """Return a schedule from plain lists."""
-        return Schedule(tuple((name, tuple(axes)) for name, axes in splits), tuple(order), tuple(stages))
+        return Schedule(
+            tuple((name, tuple(axes)) for name, axes in splits), tuple(order), tuple(stages),
+            streams=tuple(streams),
+        )  # fmt: skip
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -157,6 +166,7 @@ def parse_schedule(text: str) -> Schedule:
     order: tuple[str, ...] | None = None
     stages: list[Stage] = []
     images: list[str] = []
+    streams: tuple[str, ...] | None = None
     position = 0
     for clause in text.split(";"):
         start = position
@@ -177,6 +187,11 @@ def parse_schedule(text: str) -> Schedule:
             continue
         if key == "image":
             images += [x.strip() for x in value.split(",")]
+            continue
+        if key == "stream":
+            if streams is not None:
+                raise ParseError("`stream` is given twice", text, start)
+            streams = tuple(x.strip() for x in value.split(","))
             continue
         if key == "stage":
             match = _STAGE.fullmatch(value)
@@ -222,4 +237,6 @@ def parse_schedule(text: str) -> Schedule:
         if sum(a.size is None for a in axes) > 1:
             raise ParseError(f"only one axis of {key} may leave out its size", text, start)
         splits[key] = tuple(axes)
-    return Schedule(tuple(splits.items()), order or (), tuple(stages), tuple(images))
+    return Schedule(
+        tuple(splits.items()), order or (), tuple(stages), tuple(images), streams or ()
+    )

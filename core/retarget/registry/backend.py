@@ -68,7 +68,8 @@ class Launch(NamedTuple):
 
     A CPU kernel with `phases` is run once for each, one after the other, with that many chunks: its last
     variable is the number of the phase, and its last `scratch` buffers are memory that the runtime provides
-    and that keeps its content from one phase to the next.
+    and that keeps its content from one phase to the next.  The first `aligned` buffers have to be aligned to
+    64 bytes.
     """
 
     grid: tuple[int | str, ...] = ()
@@ -76,6 +77,7 @@ class Launch(NamedTuple):
     chunks: int = 1
     phases: tuple[int, ...] = ()
     scratch: int = 0
+    aligned: int = 0
 
     def sizes(self, variables: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the grid and the block along x, y, z for one launch."""

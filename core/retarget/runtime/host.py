@@ -57,6 +57,7 @@ class HostExecutable:
         self._chunks = chunks
         buffers = [a for a in binary.arguments if a.kind == "buffer"]
         self._phases = binary.launch.phases
+        self._aligned = binary.launch.aligned
         self._buffer_count = len(buffers) - binary.launch.scratch
         self._variable_count = len(binary.arguments) - len(buffers) - (1 if self._phases else 0)
         scratch = buffers[self._buffer_count :]
@@ -71,8 +72,11 @@ class HostExecutable:
         Raises
         ------
         LaunchError
-            If the number of buffers or variables is not the kernel's, or one of them is no 64-bit integer.
+            If the number of buffers or variables is not the kernel's, or one of them is no 64-bit integer,
+            or an output has to be aligned and is not.
         """
+        if self._aligned:
+            self._check_alignment(buffers)
         try:
             arguments = self._spare.pop()
         except IndexError:
@@ -98,6 +102,8 @@ class HostExecutable:
         The function keeps the kernel loaded, not the buffers.  Calls of it may overlap, unless the kernel has
         scratch buffers: they are the function's own.
         """
+        if self._aligned:
+            self._check_alignment(buffers)
         arguments = _Arguments(self._buffer_count, self._variable_count, self._scratch)
         try:
             arguments.buffers[0 : self._buffer_count] = buffers
@@ -120,6 +126,14 @@ class HostExecutable:
         start = time.perf_counter()
         launch()
         return time.perf_counter() - start
+
+    def _check_alignment(self, buffers: Sequence[int]) -> None:
+        for n, address in enumerate(buffers[: self._aligned]):
+            if address % 64:
+                raise LaunchError(
+                    f"output {n} of kernel {self.binary.entry!r} is at {address:#x} and has to be aligned to "
+                    "64 bytes: it is stored past the caches; memory of the runtime's allocator is"
+                )
 
     def _mismatch(self, buffers: Sequence[int], variables: Sequence[int], error: Exception) -> LaunchError:
         given = [a for a in self.binary.arguments if a.kind == "buffer"][: self._buffer_count]

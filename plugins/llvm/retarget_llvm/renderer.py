@@ -579,7 +579,11 @@ class LLVMRenderer(Renderer):
         else:
             if gate is not None:
                 self._begin_block(ctx, gate)
-            ctx.line(f"store {kind} {value}, ptr {address}, align {align}")
+            past = ""
+            if uop.arg == "stream":
+                size = dtype.itemsize * dtype.lanes
+                align, past = min(size & -size, _ALIGNMENT), ", !nontemporal !0"
+            ctx.line(f"store {kind} {value}, ptr {address}, align {align}{past}")
             if gate is not None:
                 self._end_block(ctx)
         return ""
@@ -744,6 +748,7 @@ class LLVMRenderer(Renderer):
             zeros = f"[{state.zeros} x i8] zeroinitializer"
             prelude.append(f"@zeros = private unnamed_addr constant {zeros}, align {_ALIGNMENT}")
         taken += ["i64 %chunk.begin", "i64 %chunk.end"]
+        streams = any(u.op is ops.STORE and u.arg == "stream" for u in ctx.program.uops)
         return "\n".join([
             f"; {name} for {self.target}",
             *prelude,
@@ -758,9 +763,12 @@ class LLVMRenderer(Renderer):
             "entry:",
             *(f"  {line}" for line in state.allocas),
             *body,
+            # What went past the caches has to be seen by whoever is told that this piece is done.
+            *(["  fence seq_cst"] if streams else []),
             "  ret void",
             "}",
             "",
+            *(["!0 = !{i32 1}"] if streams else []),
             # Without "no-builtins", loops that copy or clear would become calls of memcpy and memset.
             f'attributes #0 = {{ noinline nounwind "no-builtins" "prefer-vector-width"="{width}"'
             f' "min-legal-vector-width"="{width}" }}',

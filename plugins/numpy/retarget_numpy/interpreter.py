@@ -479,13 +479,14 @@ class _Translator:
         if buffer.op is ops.PARAM and not buffer.arg[2]:
             raise InternalError(f"it stores to {buffer.arg[0]!r}, which is declared read-only")
         lanes, index = u.src[2].dtype.lanes, u.src[1].dtype
+        alignment = lanes if u.arg == "stream" else u.arg or 1
         if buffer.dtype.lanes > 1:
             return self._call(position, _store_whole, *operands)
         if len(operands) == 4 or index.lanes > 1:
-            return self._call(position, partial(_store_gated, max(lanes, index.lanes), u.arg or 1), *operands)
+            return self._call(position, partial(_store_gated, max(lanes, index.lanes), alignment), *operands)
         if lanes == 1:
             return self._call(position, _store, *operands)
-        return self._call(position, partial(_store_lanes, lanes, u.arg or 1), *operands)
+        return self._call(position, partial(_store_lanes, lanes, alignment), *operands)
 
     def _wmma(self, position: int, u: UOp, operands: Sequence[str]) -> str:
         found = self._tensor_cores.get(u.arg)
