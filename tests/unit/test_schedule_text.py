@@ -27,9 +27,10 @@ def splits(draw: st.DrawFn) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
+CLAUSES = ("order", "stage", "image", "stream")
 schedules = st.builds(
     Schedule,
-    st.dictionaries(names.filter(lambda n: n not in ("order", "stage", "image", "stream")), splits(), max_size=3).map(
+    st.dictionaries(names.filter(lambda n: n not in CLAUSES), splits(), max_size=3).map(
         lambda d: tuple(d.items())
     ),
     st.lists(names, max_size=4).map(tuple),
