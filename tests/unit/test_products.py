@@ -119,7 +119,7 @@ def test_products_of_every_shape_under_the_heuristics(device: str, m: int, n: in
 
 def test_the_heuristics_fill_the_registers() -> None:
     """Twelve accumulators in the 16 registers of AVX2, and no mask in the inner loop for odd sizes."""
-    (kernel,) = rt.lower(rt.asarray(normal(205, 307)) @ rt.asarray(normal(307, 411)))
+    (kernel,) = rt.lower(rt.asarray(normal(211, 307)) @ rt.asarray(normal(307, 411)))
     capabilities = toolchain("llvm").capabilities._replace(
         registers=16, vector_bits=256, threads=1, caches=(32 << 10, 512 << 10)
     )
@@ -129,3 +129,35 @@ def test_the_heuristics_fill_the_registers() -> None:
     assert axes["r1v"].size == 8
     assert axes["r0o"].slides
     assert [str(stage)[:9] for stage in schedule.stages] == ["stage=in1"]
+
+
+WINDOWS = [
+    ((2, 3, 9, 11), (16, 3, 3, 3), 1, 1),
+    ((1, 2, 20, 17), (24, 2, 5, 5), 2, 2),
+    ((3, 4, 8, 30), (9, 4, 1, 3), 1, 0),
+    ((2, 3, 31, 13), (32, 3, 7, 7), 2, 3),
+]
+
+
+@pytest.mark.parametrize(("image", "filters", "stride", "padding"), WINDOWS)
+def test_convolutions_under_the_heuristics(
+    device: str, image: tuple[int, ...], filters: tuple[int, ...], stride: int, padding: int
+) -> None:
+    x, w = normal(*image), normal(*filters)
+    found = rt.conv2d(rt.asarray(x), rt.asarray(w), stride=stride, padding=padding).numpy()
+    padded = np.pad(x.astype("f8"), ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, filters[2:], axis=(2, 3))
+    wanted = np.einsum("nchwrs,kcrs->nkhw", windows[:, :, ::stride, ::stride], w.astype("f8"))
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_no_mask_in_the_inner_loop_of_a_convolution() -> None:
+    """17 pixels are no multiple of the tile's rows, and there is a border of zeros: the copy sees to both."""
+    image, filters = rt.asarray(normal(2, 4, 17, 17)), rt.asarray(normal(16, 4, 3, 3))
+    (kernel,) = rt.lower(rt.conv2d(image, filters, padding=1))
+    program = program_of(kernel, toolchain("llvm"))
+    tiles = {u for u in program.uops if u.op is ops.LOCAL and u.arg[2] == "local"}
+    assert len(tiles) == 2
+    reads = [u for u in program.uops if u.op is ops.LOAD and u.src[0] in tiles]
+    assert reads
+    assert all(len(u.src) == 2 for u in reads)

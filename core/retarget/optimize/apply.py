@@ -16,6 +16,7 @@ from ..ir.index import (
     TRUE,
     all_of,
     combine,
+    conjuncts,
     divmod_,
     ge0,
     imul,
@@ -147,7 +148,9 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
         here = -1
         for name in schedule.order:  # an axis of size 1 has no loop: it stands where the one before it does
             here = position.setdefault(name, here)
-        stores, stages = apply_stages(schedule.stages, stores, position, order)
+        summed = {r for u in kernel.nodes if u.op is ops.REDUCE for r in u.src[1:]}
+        surplus = frozenset(c for r, mask in valid.items() if r not in summed for c in conjuncts(mask))
+        stores, stages = apply_stages(schedule.stages, stores, position, order, surplus)
         scheduled.stores, scheduled.stages = cooperate(stores, stages, order)
         threads = [r.arg[0] for r in order if r.arg[2] == "thread"]
         if threads and any(not stage.kept and stage.at < 0 for stage in scheduled.stages):

@@ -215,8 +215,11 @@ class _Choice:
         assert vector is not None
         name, axes = vector.arg[0], self.axes
         lanes = axes[vector][-1]
-        block = max(1, self.capabilities.caches[0] // 4 // max(lanes.size or 1, 1) // 8) if (
-            self.capabilities.caches) else 256
+        block = (
+            max(1, self.capabilities.caches[0] // 4 // max(lanes.size or 1, 1) // 8)
+            if (self.capabilities.caches)
+            else 256
+        )
         block = 1 << (block.bit_length() - 1)
         steps = self.steps(vector)
         outer = [r for r in self.output if r is not vector]

@@ -10,7 +10,7 @@ while the rows pass by.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..ir import dtypes, ops
 from ..ir.index import flatten, range_size, terms
@@ -30,8 +30,9 @@ RUN = 1 << 13
 ROWS = 8
 #: Most accumulators of a tile: more do not make it faster, and compilers begin to spill.
 ACCUMULATORS = 16
-#: Steps that a multiply-accumulate takes, times those that start at once: so many have to be independent.
-LATENCY = 8
+#: Steps that a multiply-accumulate takes, times those that start at once, and a few to even out: so many have
+#: to be independent.
+LATENCY = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,11 @@ def choose_product_schedule(
     product = _product(reductions, output, accesses)
     if product is None:
         return None
+    windows = _choose_windows(kernel, product, output, lanes, capabilities)
+    if windows is not None:
+        return windows
     others = [r for r in output if r is not product.rows and r is not product.columns]
-    threads = capabilities.threads if "thread" in capabilities.axis_kinds else 1
-    if math.prod(map(range_size, product.reduction.ranges.union(product.reduction.src[1:]))) < PARALLEL_WORK:
-        threads = 1
+    threads = _threads(product, capabilities)
     apart = [r for r in others if not r.src and range_size(r) >= threads][:1]  # what threads can share out
     packs = _packable(product.right, product, kernel)
     tile = _tile(product, lanes, 1 if apart else threads, packs, capabilities)
@@ -108,7 +110,7 @@ def choose_product_schedule(
     if threads > 1:
         rows = [product.rows] if product.rows is not None else []
         _thread(axes, order, [*apart, product.columns, *rows], threads)
-    stages = _panel(axes, product, tile, order) if packs else []
+    stages = _panel(axes, product, tile, order, capabilities) if packs else []
     splits = [(r.arg[0], a) for r, a in axes.items() if a != [Axis(r.arg[0])]]
     return Schedule.of(splits, order, stages)
 
@@ -154,12 +156,15 @@ def _flat(load: UOp) -> dict[UOp, int]:
     return dict(terms(flatten(load.src[2:], load.src[0].arg[1]))[1])
 
 
-def _tile(product: _Product, lanes: int, threads: int, packs: bool, capabilities: Capabilities) -> _Tile:
+def _tile(
+    product: _Product, lanes: int, threads: int, packs: bool, capabilities: Capabilities, spare: int = 1
+) -> _Tile:
     """Return the register tile that takes the fewest steps for what the product computes.
 
     Counted are multiply-accumulates, those that tiles at the edge compute twice and what idles while another
     thread finishes included.  A tile waits for its loads, or for the latency of its own accumulators if it
-    has too few.  Vectors come from farther away than elements of rows.
+    has too few.  Vectors come from farther away than elements of rows.  `spare` registers hold neither
+    vectors nor accumulators: more of them where compilers unroll a window and load ahead.
     """
     height = range_size(product.rows) if product.rows is not None else 1
     length = range_size(product.columns)
@@ -174,31 +179,137 @@ def _tile(product: _Product, lanes: int, threads: int, packs: bool, capabilities
     apart = load is not None and _flat(load).get(product.reduction.src[-1], 0) * size > 1 << 9
     best, least = _Tile(1, 1, width), math.inf
     for vectors in range(1, min(length // width, capabilities.registers - 3, ACCUMULATORS) + 1):
-        most = (capabilities.registers - 1 - vectors) // vectors
-        rows = min(height, ROWS, ACCUMULATORS // vectors, most)
-        if rows < 1:
+        most = min(
+            height, ROWS, ACCUMULATORS // vectors, (capabilities.registers - spare - vectors) // vectors
+        )
+        if vectors > 4 and most < min(height, 2):
             break
-        done = vectors * rows
-        steps = max(done, vectors + rows, LATENCY) + (3 * vectors + rows) / 16
         columns = vectors * width
-        # Where nothing is packed, each step of the sum is at a line or two in another page of memory.
-        if apart and (not packs or height < 2 * rows):
-            steps *= 1 + 64 / (columns * size)
         # A panel that does not stay near streams past, and the rows with it: then several share those rows.
-        # Where packing is a good part of the work, two are packed from longer pieces of memory.
-        panels = 4 if depth * columns * size >= near else 2 if height < 16 * rows else 1
-        panels = panels if packs else 1
-        while panels > 1 and (columns * panels > length or depth * columns * panels * size > room):
-            panels //= 2
-        block = columns * panels
-        blocks = -(-length // block)
-        waste = blocks * block / length * (-(-height // rows) * rows / height)
-        if blocks >= threads:
-            waste *= -(-blocks // threads) * threads / blocks
-        cost = waste * steps / done
-        if cost < least:
-            best, least = _Tile(rows, vectors, width, panels), cost
+        panels = 4 if depth * columns * size >= near else 1
+        for rows in range(most, most // 2, -1):
+            done = vectors * rows
+            steps = max(done, vectors + rows, LATENCY) + (3 * vectors + rows) / 16
+            # Where nothing is packed, each step of the sum is at a line or two in another page of memory.
+            if apart and (not packs or height < 2 * rows):
+                steps *= 1 + 64 / (columns * size)
+            # Where packing is a good part of the work, two are packed from longer pieces of memory.
+            side = max(panels, 2 if height < 16 * rows else 1) if packs else 1
+            while side > 1 and (columns * side > length or depth * columns * side * size > room):
+                side //= 2
+            block = columns * side
+            blocks = -(-length // block)
+            waste = blocks * block / length * (-(-height // rows) * rows / height)
+            if blocks >= threads:
+                waste *= -(-blocks // threads) * threads / blocks
+            cost = waste * steps / done
+            if cost < least:
+                best, least = _Tile(rows, vectors, width, side), cost
     return best
+
+
+def _threads(product: _Product, capabilities: Capabilities) -> int:
+    """Return how many threads a product is worth."""
+    work = math.prod(map(range_size, product.reduction.ranges.union(product.reduction.src[1:])))
+    return capabilities.threads if "thread" in capabilities.axis_kinds and work >= PARALLEL_WORK else 1
+
+
+def _choose_windows(
+    kernel: Kernel, product: _Product, output: list[UOp], lanes: int, capabilities: Capabilities
+) -> Schedule | None:
+    """Return the schedule of a product whose operand slides a window over an image (a convolution), or None.
+
+    Vectors run along the filters, which are packed; rows are neighbouring pixels.  A strip of image lines is
+    copied before the filters pass over it, with its border of zeros: no mask comes into the inner loop.
+    """
+    image, filters = product.left, product.right
+    if not _has_windows(image):
+        image, filters = filters, image
+    picture = _load(image)
+    if picture is None or not _has_windows(image):
+        return None
+    weights = _load(filters)
+    if weights is None or not _packable(filters, product, kernel):
+        return None
+    if sum(u.op is ops.LOAD and u.src[0] is picture.src[0] for u in kernel.nodes) > 1:
+        return None
+    reduced = set(product.reduction.src[1:])
+    lines = [[a for a, _ in terms(i)[1] if a in output and a not in filters.ranges] for i in picture.src[2:]]
+    pixels = lines[-1]
+    channels = [r for r in output if r in filters.ranges and r not in image.ranges and not r.src]
+    if any(a.op is not ops.RANGE or a.src for i in picture.src[2:] for a, _ in terms(i)[1]):
+        return None
+    if len(pixels) != 1 or not channels or max(map(range_size, channels)) < lanes:
+        return None
+    columns, rows = max(channels, key=range_size), pixels[0]
+    y = (
+        lines[-2][0]
+        if len(lines) > 1 and len(lines[-2]) == 1 and len(terms(picture.src[-2])[1]) > 1
+        else None
+    )
+    pair = _Product(product.reduction, image, filters, rows, columns)
+    tile = replace(_tile(pair, lanes, 1, True, capabilities, spare=3), panels=1)
+    # What a strip of one line, and of each more, takes.
+    size = product.reduction.dtype.itemsize
+    extents = [1 + sum(abs(k) * (range_size(a) - 1) for a, k in terms(i)[1] if a in reduced or a is rows)
+               for i in picture.src[2:]]  # fmt: skip
+    line = size * math.prod(extents[:-2]) * extents[-1]
+    step = dict(terms(picture.src[-2])[1])[y] if y is not None else 0
+    room = capabilities.caches[1] * 3 // 8 if len(capabilities.caches) > 1 else 64 << 10
+    high = (room // line - extents[-2]) // step + 1 if step > 0 else 1
+    if high < 1 or line * extents[-2] > room:
+        return None
+    axes: dict[UOp, list[Axis]] = {r: [Axis(name)] for name, r in kernel.ranges.items()}
+    n, m = columns.arg[0], rows.arg[0]
+    inner = [(f"{n}u", tile.vectors, "unroll"), (f"{n}v", tile.width, "vector")]
+    axes[columns] = [Axis(f"{n}o"), *[Axis(name, count, kind) for name, count, kind in inner if count > 1]]
+    if tile.rows > 1:
+        axes[rows] = [Axis(f"{m}o"), Axis(f"{m}u", tile.rows, "unroll")]
+    block, within, each = [], [], 1
+    if y is not None:
+        tall = range_size(y)
+        most = min(high, tall)
+        each = next((h for h in range(most, 0, -1) if tall % h == 0 and 2 * h > most), most)
+        within = [y.arg[0]]
+        if each < tall:
+            axes[y] = [Axis(f"{y.arg[0]}b"), Axis(y.arg[0], each)]
+            block = [f"{y.arg[0]}b"]
+    others = [r for r in output if r not in (columns, rows, y)]
+    threads = _threads(product, capabilities)
+    names = [r.arg[0] for r in others] + block
+    order = [
+        *names, axes[columns][0].name, *within, axes[rows][0].name,
+        *[r.arg[0] for r in product.reduction.src[1:]], f"{m}u", f"{n}u", f"{n}v",
+    ]  # fmt: skip
+    if threads > 1:
+        candidates = [r for r in others if not r.src] + ([y] if y is not None and block else [])
+        for cut in candidates:
+            head = axes[cut][0]
+            inside = math.prod(a.size or 1 for a in axes[cut][1:])
+            if -(-range_size(cut) // inside) < threads:
+                continue
+            axes[cut][0] = Axis(f"{cut.arg[0]}t", None, "thread")
+            for found in (names, order):
+                found.remove(head.name)
+                found.insert(0, f"{cut.arg[0]}t")
+            break
+    known = {a.name for x in axes.values() for a in x}
+    order = [x for x in order if x in known]
+    depth = [r.arg[0] for r in product.reduction.src[1:] if r in weights.ranges]
+    packed = [name for name, count, _ in inner if count > 1]
+    whole = math.prod(range_size(r) for r in weights.ranges) * size
+    left = (capabilities.limits.local_bytes or 256 << 10) - line * (extents[-2] + step * (each - 1))
+    if whole // range_size(columns) * tile.columns > left:
+        return None
+    head = axes[columns][0].name
+    at, outer = (names[0], [head]) if names and whole <= left else (head, [])
+    layout = [*outer, *depth, *packed]
+    stages = [
+        Stage(weights.src[0].arg[0], at, tuple(layout)),
+        Stage(picture.src[0].arg[0], names[-1] if names else "top"),
+    ]
+    splits = [(r.arg[0], a) for r, a in axes.items() if a != [Axis(r.arg[0])]]
+    return Schedule.of(splits, order, stages)
 
 
 def _split(axes: dict[UOp, list[Axis]], r: UOp, outer: str, inner: list[tuple[str, int, str]]) -> None:
@@ -210,6 +321,12 @@ def _split(axes: dict[UOp, list[Axis]], r: UOp, outer: str, inner: list[tuple[st
         digits.insert(0, Axis(outer, None, "loop", slides=range_size(r) % step != 0))
     if digits:
         axes[r] = digits
+
+
+def _has_windows(operand: UOp) -> bool:
+    """Whether an operand is a load at sums of ranges."""
+    load = _load(operand)
+    return load is not None and any(len(terms(index)[1]) > 1 for index in load.src[2:])
 
 
 def _packable(operand: UOp, product: _Product, kernel: Kernel) -> bool:
@@ -226,17 +343,23 @@ def _packable(operand: UOp, product: _Product, kernel: Kernel) -> bool:
     return True
 
 
-def _panel(axes: dict[UOp, list[Axis]], product: _Product, tile: _Tile, order: list[str]) -> list[Stage]:
+def _panel(
+    axes: dict[UOp, list[Axis]], product: _Product, tile: _Tile, order: list[str], capabilities: Capabilities
+) -> list[Stage]:
     """Return the stage that packs the panels of the right operand that one block of columns touches.
 
-    It pays when they are read for several tiles of rows.
+    It pays when they are read for several tiles of rows, and needs room for all of the sum's terms.
     """
     load = _load(product.right)
     if load is None or product.rows is None:
         return []
     depth = [r for r in product.reduction.src[1:] if r in load.ranges]
     rows = f"{product.rows.arg[0]}o"
-    if rows not in order or math.prod(map(range_size, depth)) < 16:
+    length = math.prod(map(range_size, depth))
+    if rows not in order or length < 16:
+        return []
+    taken = length * tile.columns * tile.panels * product.right.dtype.itemsize
+    if capabilities.limits.local_bytes and taken > capabilities.limits.local_bytes:
         return []
     if range_size(product.rows) < 2 * tile.rows:
         return []

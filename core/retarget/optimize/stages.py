@@ -11,7 +11,7 @@ A *kept* expression has no copy loops of its own: the first pass that needs it s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from ..errors import ScheduleError, UnknownNameError
@@ -80,8 +80,9 @@ class _Dim:
 
 
 def apply_stages(
-    stages: Sequence[Stage], stores: list[UOp], position: dict[str, int], order: dict[UOp, int]
-) -> tuple[list[UOp], list[Staged]]:
+    stages: Sequence[Stage], stores: list[UOp], position: dict[str, int], order: dict[UOp, int],
+    surplus: Set[UOp] = frozenset(),
+) -> tuple[list[UOp], list[Staged]]:  # fmt: skip
     """Return the stores with staged expressions replaced by reads, and the stages; extends `order` by copy
     loops.
 
@@ -93,6 +94,9 @@ def apply_stages(
         Axis name -> position in the loop nest.
     order
         Range -> position in the loop nest.
+    surplus
+        Masks that keep out the surplus of output axes.  Nothing is stored where they are false, so that a
+        tile's reader, whose addresses are in the tile in any case, need not look at them.
 
     Raises
     ------
@@ -116,7 +120,7 @@ def apply_stages(
                     f"{stage}: {stage.what} is read at {len(loads)} different indices; a tile serves one"
                 )
             old = _converted(loads[0], nodes)
-            new, staged = _tile(stage, loads[0], old, at, order, len(done))
+            new, staged = _tile(stage, loads[0], old, at, order, len(done), surplus)
         else:
             matching = [u for u in nodes if u.op.name == stage.what and u.dtype is not dtypes.index]
             if not matching:
@@ -146,7 +150,7 @@ def _converted(load: UOp, nodes: list[UOp]) -> UOp:
 
 
 def _tile(
-    stage: Stage, load: UOp, value: UOp, at: int, order: dict[UOp, int], number: int
+    stage: Stage, load: UOp, value: UOp, at: int, order: dict[UOp, int], number: int, idle: Set[UOp]
 ) -> tuple[UOp, Staged]:
     """Return the read of a tile of `value`, a load or its conversion, and the stage that fills it."""
     buffer, mask, *idx = load.src
@@ -238,14 +242,16 @@ def _tile(
         if there is None:
             raise ScheduleError(f"{stage}: an index of {stage.what} is no function of its tile")
         source.append(there)
-    in_copy, on_read = surplus, TRUE
+    in_copy, on_read, checked = surplus, TRUE, True
     for part in conjuncts(mask):
         there = moved(part.src[0]) if part.op is ops.GE0 else (part if not part.ranges & inner else None)
         if there is None:
-            on_read = all_of(on_read, part)
+            checked = False
+            if part not in idle:
+                on_read = all_of(on_read, part)
         else:
             in_copy = all_of(in_copy, ge0(there) if part.op is ops.GE0 else there)
-    if on_read is not TRUE:  # what the read's mask keeps in bounds, the copy has to check itself
+    if not checked:  # what the read's mask keeps in bounds, the copy has to check itself
         in_copy = all_of(in_copy, *[in_bounds(i, n) for i, n in zip(source, buffer.arg[1], strict=True)])
     copy = UOp(ops.LOAD, load.dtype, (buffer, in_copy, *source))
     if value is not load:
