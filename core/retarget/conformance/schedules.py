@@ -5,6 +5,7 @@ and stages where they are asked for.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import InternalError, ScheduleError, UnknownNameError
@@ -127,8 +128,27 @@ def _stage(kernel: Kernel, rng: random.Random, names: list[str], capabilities: C
     spaces = [s for s in ("local", "register") if s in capabilities.address_spaces]
     at = rng.choice([*names, "top"])
     if params and (not expressions or rng.random() < 0.5):
-        return [Stage(rng.choice(params), at, (), rng.choice(spaces))]
+        return [_tile(rng.choice(params), at, names, rng, spaces, capabilities)]
     return [Stage(rng.choice(expressions), at, (), rng.choice([*spaces, "out"]))] if expressions else []
+
+
+def _tile(
+    what: str,
+    at: str,
+    names: list[str],
+    rng: random.Random,
+    spaces: Sequence[str],
+    capabilities: Capabilities,
+) -> Stage:
+    """Return a stage of a parameter; where blocks share it, perhaps with padding, a width and slots."""
+    space = rng.choice(spaces)
+    if space != "local" or "block" not in capabilities.axis_kinds:
+        return Stage(what, at, (), space)
+    layout = tuple(rng.sample(names, len(names))) if rng.random() < 0.4 else ()
+    padding = tuple([rng.choice((0, 0, 1, 4)) for _ in layout]) if rng.random() < 0.6 else ()
+    if not any(padding):
+        padding = ()
+    return Stage(what, at, layout, space, padding, rng.choice((1, 1, 2, 4)), rng.choice((1, 1, 2, 3)))
 
 
 def legal_schedule(

@@ -53,7 +53,7 @@ def linearize(
     nodes = scheduled.nodes
     flat: dict[UOp, UOp] = {}
     index = dtypes.int64 if needs_int64(nodes, flat) else dtypes.int32
-    name = kernel_name(scheduled, nodes)
+    name = kernel_name(scheduled)
     scheduled, grid = map_axes(scheduled, capabilities, index)
     params = sorted([u for u in scheduled.kernel.nodes if u.op is ops.PARAM], key=_argument_order)
     images = images_of(scheduled.schedule.images, params, capabilities)
@@ -148,8 +148,12 @@ def _argument_order(param: UOp) -> tuple[bool, int]:
     return (not param.arg[2], int(name.lstrip("outin")))
 
 
-def kernel_name(scheduled: Scheduled, nodes: list[UOp]) -> str:
-    """Return an identifier that tells a kernel's kind, shape and schedule, such as "sum_64x128_3f2a91"."""
+def kernel_name(scheduled: Scheduled) -> str:
+    """Return an identifier that tells a kernel's kind, shape and schedule, such as "sum_64x128_3f2a91".
+
+    Kind and shape are the kernel's own, whatever the schedule makes of its reductions.
+    """
+    nodes = scheduled.kernel.nodes
     folds: list[Op] = [u.arg for u in nodes if u.op is ops.REDUCE]
     if not folds:
         kind = "map"

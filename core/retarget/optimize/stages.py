@@ -213,6 +213,8 @@ def _tile(
     if threads:
         if stage.width > 1:
             _check_width(stage, copied, dims)
+            if any(r.arg[2] == "vector" for r in outer):
+                raise ScheduleError(f"{stage}: the tile varies with a vector axis outside of {stage.at}")
         here, copies, surplus = _spread(copied, dims, threads, number, order, stage.width)
     elif stage.width > 1:
         raise ScheduleError(f"{stage}: only copies that the threads of a block share have a width")
