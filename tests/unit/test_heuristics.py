@@ -103,6 +103,14 @@ def test_what_the_caches_cannot_hold_is_stored_past_them() -> None:
     assert chosen(rt.softmax(x, axis=1)).streams == ()  # it reads what it keeps there
 
 
+def test_a_transpose_goes_by_square_blocks() -> None:
+    s = chosen(rt.permute_dims(ones(1024, 1024), (1, 0)))
+    assert [str(t) for t in s.stages] == ["stage=in0@r0b[r0i,r1u,r1v]"]
+    assert dict(axes_of(s, "loop"))["r0i"] == 16
+    x = ones(1024, 1024)
+    assert chosen(rt.permute_dims(x, (1, 0)) + x).stages == ()  # read at two places: no tile serves both
+
+
 CASES: dict[str, tuple[tuple[int, ...], Callable[[Any], Any], Callable[[np.ndarray], Any]]] = {
     "sum": ((300_001,), lambda x: rt.sum(x), lambda a: a.sum()),
     "sum of a matrix": ((640, 513), lambda x: rt.sum(x), lambda a: a.sum()),
@@ -115,6 +123,10 @@ CASES: dict[str, tuple[tuple[int, ...], Callable[[Any], Any], Callable[[np.ndarr
     "middle axis": ((7, 300, 520), lambda x: rt.sum(x, axis=1), lambda a: a.sum(1)),
     "outer and inner axes": ((30, 100, 130), lambda x: rt.sum(x, axis=(0, 2)), lambda a: a.sum((0, 2))),
     "variance": ((2000, 300), lambda x: rt.var(x, axis=0), lambda a: a.var(0)),
+    "transpose": ((300, 520), lambda x: rt.permute_dims(x, (1, 0)) * 2, lambda a: a.T * 2),
+    "ragged transpose": ((301, 517), lambda x: rt.permute_dims(x, (1, 0)) * 2, lambda a: a.T * 2),
+    "channels last": ((3, 20, 30, 41), lambda x: rt.permute_dims(x, (0, 2, 3, 1)) * 2,
+                      lambda a: a.transpose(0, 2, 3, 1) * 2),
     "softmax": ((500, 700), lambda x: rt.softmax(x, axis=1), lambda a: _softmax(a)),
 }
 
@@ -132,3 +144,15 @@ def test_values(device: str, name: str) -> None:
     values = RNG.standard_normal(shape).astype("f4")
     got = compute(rt.asarray(values, device=device)).numpy()
     np.testing.assert_allclose(got, right(values.astype("f8")), rtol=2e-5, atol=2e-3)
+
+
+def test_two_outputs_share_one_pass() -> None:
+    """Independent reductions of two outputs read the input once."""
+    x = ones(64, 256)
+    (kernel,) = rt.lower(rt.sum(x, axis=1), rt.max(x, axis=1))
+    assert rt.render(kernel, "clang").text.count("in0[") == 1
+    values = RNG.standard_normal((64, 256)).astype("f4")
+    y = rt.asarray(values, device="llvm")
+    total, largest = rt.sum(y, axis=1), rt.max(y, axis=1)
+    np.testing.assert_allclose(total.numpy(), values.sum(1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(largest.numpy(), values.max(1))

@@ -99,8 +99,9 @@ class Placer:
         for stage in self.kernel.stages:
             if stage.array.op is ops.LOCAL:
                 self.root.body.append(stage.array)
-        for s in stores:
-            self.statement(self.path(s.ranges), _values(s), partial(self.store, s))
+        for together in _together(stores):  # reductions that they need share their loops
+            values = [v for s in together for v in _values(s)]
+            self.statement(self.path(together[0].ranges), values, partial(self.store_all, together))
         while len(self.stack) > 1:
             self.close()
         shared = frozenset([
@@ -521,6 +522,11 @@ class Placer:
             after = translate.legalize(r.arg, array.dtype, (before, translate.wide(r.src[0], lanes)))
         self.emit(UOp(ops.STORE, dtypes.void, (array, index, after)))
 
+    def store_all(self, stores: Sequence[UOp]) -> None:
+        """Emit stores of one statement."""
+        for s in stores:
+            self.store(s)
+
     def store(self, s: UOp) -> None:
         """Emit the store of an output."""
         translate = self.translate
@@ -542,6 +548,17 @@ class Placer:
 def _values(store: UOp) -> tuple[UOp, ...]:
     """Return what must be computed before a store: its value, its mask and its indices."""
     return (store.src[2], store.src[1], *store.src[3:])
+
+
+def _together(stores: Sequence[UOp]) -> list[list[UOp]]:
+    """Return the stores in groups of neighbours that have the same ranges."""
+    groups: list[list[UOp]] = []
+    for s in stores:
+        if groups and groups[-1][0].ranges == s.ranges:
+            groups[-1].append(s)
+        else:
+            groups.append([s])
+    return groups
 
 
 def _flatten(frame: _Frame, out: list[UOp]) -> None:

@@ -16,7 +16,8 @@ Ranges whose size is bound at launch stay whole: they are neither tiled, vectori
    for.  Where output axes are too short, the reduction is cut instead, into pieces that depend on its size
    alone: so does the result.
 8. *Streams*: outputs that the caches cannot hold are stored past them.
-9. *Kept rows*: what is costly and needed by a reduction and again by the output is kept in the output, if a
+9. *Transposes* go by square blocks, each through a tile: lines are read and written as a whole.
+10. *Kept rows*: what is costly and needed by a reduction and again by the output is kept in the output, if a
    row of it stays in the cache meanwhile.
 """
 
@@ -107,7 +108,11 @@ class _Choice:
         wide = vector is not None and _split_vector(axes, vector, self.lanes)
         ranges = [*output, *[r for r in axes if r not in output]]
         columns = self._columns() if wide else None
-        if columns is not None:
+        stages: list[Stage] = []
+        crossed = self._crossed() if wide and not self.reductions else None
+        if crossed is not None:
+            stages = self._transpose(*crossed)
+        elif columns is not None:
             self.order = self._by_rows(columns)
         else:
             threaded = self._thread_output() or self._thread_reduction(self._common_reduction())
@@ -116,8 +121,8 @@ class _Choice:
             self.order = _order(axes, ranges)
         _chunk(axes, self.order, self.reductions)
         splits = [(r.arg[0], a) for r, a in axes.items() if len(a) > 1 or a[0].kind != "loop"]
-        stages = self._kept()
-        return Schedule.of(splits, self.order, stages, [] if stages else self._streams())
+        kept = self._kept()
+        return Schedule.of(splits, self.order, [*stages, *kept], [] if kept else self._streams())
 
     # -- sizes -----------------------------------------------------------------------------------------------
 
@@ -289,6 +294,65 @@ class _Choice:
             if size >= least and self.vector in s.ranges:
                 found.append(s.src[0].arg[0])
         return found
+
+    # -- transposes ------------------------------------------------------------------------------------------
+
+    def _crossed(self) -> tuple[UOp, list[str]] | None:
+        """Return an output axis along which some inputs are contiguous, while they are strided along the
+        vector axis; and their names."""
+        read: dict[str, list[UOp]] = {}
+        for u in self.kernel.nodes:
+            if u.op is ops.LOAD:
+                read.setdefault(u.src[0].arg[0], []).append(u)
+        along: UOp | None = None
+        names = []
+        for name, loads in read.items():
+            access = access_of(loads[0])
+            if self.vector is None or abs(access.coefficients.get(self.vector, 0)) <= 1 or access.irregular:
+                continue
+            near = next((r for r in self.output if access.coefficients.get(r) == 1 and not r.src), None)
+            alone = len(loads) == 1 and loads[0].src[1] is TRUE
+            if near is None or not alone or along not in (None, near) or range_size(near) < self.lanes:
+                return None
+            if min(access.coefficients.values()) < 0:
+                return None
+            along = near
+            names.append(name)
+        if along is None or "local" not in self.capabilities.address_spaces:
+            return None
+        return along, names
+
+    def _transpose(self, along: UOp, names: list[str]) -> list[Stage]:
+        """Go by square blocks: one is read along its rows, and written along its columns from a tile.
+
+        Its sides are a line of the cache, so that lines are read and written as a whole.
+        """
+        vector, axes = self.vector, self.axes
+        assert vector is not None
+        head, lanes = axes[vector]
+        inner = [lanes]
+        side = 2 * (lanes.size or 1)
+        if "unroll" in self.capabilities.axis_kinds and self.steps(vector) % 2 == 0:
+            inner = [Axis(f"{vector.arg[0]}u", 2, "unroll"), lanes]
+        axes[vector] = [head, *inner]
+        name = along.arg[0]
+        if range_size(along) % side and range_size(along) % (side // 2) == 0:
+            side //= 2
+        block = min(side, range_size(along))
+        axes[along] = [Axis(f"{name}b"), Axis(f"{name}i", block)]
+        outer = [r for r in self.output if r is not along and r is not vector]
+        if self.work >= PARALLEL_WORK and "thread" in self.capabilities.axis_kinds:
+            threads = max(self.capabilities.threads, 2)
+            for r in (*outer, vector):
+                steps = self.steps(r)
+                if steps >= threads and not r.src:
+                    self._cut(r, _each(steps, min(steps, PIECES * threads), threads))
+                    break
+        threaded = [a.name for r in axes for a in axes[r] if a.kind == "thread"]
+        loops = [a.name for r in (*outer, vector) for a in axes[r] if a.kind == "loop"]
+        rest = [a.name for a in inner]
+        self.order = [*threaded, *loops, f"{name}b", f"{name}i", *rest]
+        return [Stage(what, f"{name}b", (f"{name}i", *rest)) for what in names]
 
     def _kept(self) -> list[Stage]:
         """Return the stage of what is costly and needed by a reduction and by the output."""
