@@ -241,7 +241,7 @@ def program_of(kernel: Kernel, tools: Toolchain) -> Program:
     from .linearize.linearize import linearize
     from .optimize.apply import apply_schedule
 
-    scheduled = apply_schedule(kernel, schedule_for(kernel, tools))
+    scheduled = apply_schedule(kernel, schedule_for(kernel, tools), tools.capabilities.tensor_cores)
     return linearize(scheduled, tools.capabilities, fast_math=_fast.get())
 
 

@@ -219,6 +219,12 @@ def wmma(draw: Draw) -> UOp:
     return UOp(ops.WMMA, c.dtype, (a, a, c), "mma_m16n8k16")
 
 
+def kernel_wmma(draw: Draw) -> UOp:
+    axes = [index.irange(n, f"r{n}", "fragment") for n in (8, 4, 2)]
+    a, b = (leaf(draw, dtypes.float16, "k") for _ in "ab")
+    return UOp(ops.WMMA, dtypes.float32, (a, b, *axes), "mma_m16n8k16")
+
+
 def shuffle(draw: Draw) -> UOp:
     x = leaf(draw, dtypes.float32, "l")
     return UOp(ops.SHUFFLE, x.dtype, (x,), size(draw))
@@ -287,6 +293,7 @@ CASES: dict[tuple[Op, str], Any] = {
     (ops.GEP, "l"): gep,
     (ops.FOLD, "l"): fold,
     (ops.SHUFFLE, "l"): shuffle,
+    (ops.WMMA, "k"): kernel_wmma,
     (ops.WMMA, "l"): wmma,
     (ops.STAGE_COPY, "l"): stage_copy,
     (ops.STAGE_COMMIT, "l"): number(ops.STAGE_COMMIT),

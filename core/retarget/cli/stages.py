@@ -63,7 +63,7 @@ class KernelStages:
 def stages_of(kernel: Kernel, tools: Toolchain) -> KernelStages:
     """Take a kernel through every stage up to its source."""
     schedule = schedule_for(kernel, tools)
-    scheduled = apply_schedule(kernel, schedule)
+    scheduled = apply_schedule(kernel, schedule, tools.capabilities.tensor_cores)
     translation: dict[UOp, UOp] = {}
     program = linearize(scheduled, tools.capabilities, translation)
     source = source_of(program, tools, provenance=True)

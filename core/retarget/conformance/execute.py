@@ -96,7 +96,8 @@ def execute(
 
     for _, kernel in pipeline.lower_graph(list(roots)):
         schedule = pipeline.schedule_for(kernel, tools) if choose is None else choose(kernel)
-        program = linearize(apply_schedule(kernel, schedule), tools.capabilities)
+        caps = tools.capabilities
+        program = linearize(apply_schedule(kernel, schedule, caps.tensor_cores), caps)
         binary = (
             tools.compiler.compile(emit(program, tools.renderer, tools.hooks))
             if compile is None

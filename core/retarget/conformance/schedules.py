@@ -159,7 +159,7 @@ def legal_schedule(
     for refused in range(attempts):
         schedule = random_schedule(kernel, rng, capabilities, stages)
         try:
-            linearize(apply_schedule(kernel, schedule), capabilities)
+            linearize(apply_schedule(kernel, schedule, capabilities.tensor_cores), capabilities)
         except (ScheduleError, UnknownNameError):
             continue
         except InternalError:

@@ -242,7 +242,8 @@ class Suite:
         found = []
         for _, kernel in pipeline.lower_graph(list(graph.roots)):
             schedule = self._schedule(case, kernel)
-            found.append(linearize(apply_schedule(kernel, schedule), self.capabilities))
+            caps = self.capabilities
+            found.append(linearize(apply_schedule(kernel, schedule, caps.tensor_cores), caps))
         if case.kernels and len(found) != case.kernels:
             raise AssertionError(f"fusion makes {len(found)} kernels of it, expected {case.kernels}")
         return found

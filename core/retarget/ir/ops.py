@@ -351,8 +351,9 @@ FOLD = _op("FOLD", "l", "x", _lanes, "vector", "the lanes of x folded to a scala
 SHUFFLE = _op("SHUFFLE", "l", "x", _first, "control",
               "x of the thread whose number differs by arg in its bits (exclusive or)",
               Effect.SYNC)  # fmt: skip
-WMMA = _op("WMMA", "l", "a b c", _any, "alu",
-           "a matrix instruction on fragments; arg: name of the descriptor")  # fmt: skip
+WMMA = _op("WMMA", "kl", "a b *c", _any, "alu",
+           "a @ b + c by a matrix instruction on fragments; in a kernel a @ b, with the axes of the elements "
+           "of a, b and the result in place of c; arg: name of the descriptor")  # fmt: skip
 STAGE_COPY = _op("STAGE_COPY", "l", "to index from index", _void, "control",
                  "starts an asynchronous copy of arg elements to local memory", Effect.WRITE)  # fmt: skip
 STAGE_COMMIT = _op("STAGE_COMMIT", "l", "", _void, "control",

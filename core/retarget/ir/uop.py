@@ -285,6 +285,14 @@ def _reduce(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return None, src[0].ranges.difference(src[1:]), 0, 0
 
 
+def _wmma(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
+    if len(src) != 5:  # linear
+        return None, ranges, 0, 0
+    a, b, *axes = src
+    left, right = a.ranges.difference(axes[:1]), b.ranges.difference(axes[1:2])
+    return None, left | right | axes[2].ranges, 0, 0
+
+
 def _kernel(u: Any, src: Any, arg: Any, shape: Any, ranges: Ranges) -> Facts:
     return None, ranges, 0, 0
 
@@ -295,7 +303,7 @@ _INFER: dict[Op, Any] = {
     ops.GATHER: _gather, ops.RANGE: _range, ops.VAR: _var, ops.AFFINE: _affine, ops.IDIV: _idiv,
     ops.IMOD: _imod, ops.IMUL: _imul,
     ops.IVALUE: _ivalue, ops.REDUCE: _reduce, ops.LOAD: _kernel, ops.STORE: _kernel, ops.GE0: _kernel,
-    ops.ALL: _kernel,
+    ops.ALL: _kernel, ops.WMMA: _wmma,
 }  # fmt: skip
 
 

@@ -266,6 +266,13 @@ def _reduce(u: UOp) -> str | None:
     return _folds(u.arg, u.dtype)
 
 
+def _fragment_axes(u: UOp) -> str | None:
+    for n, axis in enumerate(u.src[2:], 2):
+        if axis.dtype is not dtypes.index:
+            return f"operand {n} is {axis.dtype}, expected the axis of a fragment's elements"
+    return None
+
+
 # -- linear --------------------------------------------------------------------------------------------------
 
 _FLAT = (dtypes.int32, dtypes.int64)
@@ -415,8 +422,8 @@ _KERNEL = _table("k", {
     ops.CONST: _const, ops.VAR: _kernel_var, ops.PARAM: _buffer_arg, ops.LOCAL: _buffer_arg,
     ops.RANGE: _kernel_range, ops.AFFINE: _affine, ops.IDIV: _divide, ops.IMOD: _divide,
     ops.IMUL: _index_operands, ops.IVALUE: _ivalue, ops.GE0: _index_operands, ops.ALL: _masks,
-    ops.LOAD: _kernel_load, ops.STORE: _kernel_store, ops.REDUCE: _reduce,
-}, {})  # fmt: skip
+    ops.LOAD: _kernel_load, ops.STORE: _kernel_store, ops.REDUCE: _reduce, ops.WMMA: _fragment_axes,
+}, {ops.WMMA: (2, 5)})  # fmt: skip
 _LINEAR = _table("l", {
     ops.CONST: _const, ops.VAR: _linear_var, ops.PARAM: _buffer_arg, ops.LOCAL: _buffer_arg,
     ops.RANGE: _linear_range, ops.LOAD: _linear_load, ops.STORE: _linear_store, ops.SPECIAL: _special,
@@ -424,7 +431,7 @@ _LINEAR = _table("l", {
     ops.SHUFFLE: _number("bit mask", 1), ops.STAGE_COPY: _stage_copy,
     ops.STAGE_WAIT: _number("number of groups", 0),
     ops.IMAGE: _image_arg, ops.IMAGE_LOAD: _image_load, ops.IMAGE_STORE: _image_store,
-}, {ops.LOAD: (2, 3), ops.STORE: (3, 4)})  # fmt: skip
+}, {ops.LOAD: (2, 3), ops.STORE: (3, 4), ops.WMMA: (3, 3)})  # fmt: skip
 
 # -- entry points --------------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ def map_axes(s: Scheduled, caps: Capabilities, index: DType) -> tuple[Scheduled,
 def _cooperates(s: Scheduled) -> bool:
     """Whether threads of a block use each other's values."""
     return any(t.shared for t in s.stages) or any(
-        u.op is ops.REDUCE and u.src[1].arg[2] == "warp" for u in toposort(s.stores)
+        u.op is ops.WMMA or (u.op is ops.REDUCE and u.src[1].arg[2] == "warp") for u in toposort(s.stores)
     )
 
 

@@ -23,7 +23,7 @@ from ..registry.capabilities import Capabilities
 from .grid import map_axes
 from .images import LANES, images_of
 from .place import Placer
-from .translate import Translator, needs_int64
+from .translate import UNLOOPED, Translator, needs_int64
 
 
 def linearize(
@@ -59,7 +59,7 @@ def linearize(
     images = images_of(scheduled.schedule.images, params, capabilities)
     legalize = Legalizer(capabilities, fast_math)
     translate = Translator(legalize, index, scheduled.order, grid, flat, images)
-    unlooped = ("vector", *[k for k in PARALLEL if k in capabilities.axis_kinds])
+    unlooped = (*UNLOOPED, *[k for k in PARALLEL if k in capabilities.axis_kinds])
     phase: list[UOp] = []
     if scheduled.phases:
         phase.append(UOp(ops.VAR, index, (), (_phase_name(scheduled), 0, len(scheduled.phases) - 1)))
@@ -158,7 +158,7 @@ def kernel_name(scheduled: Scheduled) -> str:
     if not folds:
         kind = "map"
     elif len(folds) == 1 and any(
-        u.op is ops.REDUCE and u.arg is ops.ADD and u.src[0].op is ops.MUL for u in nodes
+        u.op is ops.REDUCE and u.arg is ops.ADD and u.src[0].op in (ops.MUL, ops.WMMA) for u in nodes
     ):
         kind = "dot"
     else:

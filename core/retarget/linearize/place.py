@@ -29,7 +29,8 @@ from ..ir.uop import UOp, const
 from ..optimize.apply import Scheduled, in_iteration
 from ..optimize.stages import Staged
 from .barriers import FENCE, synchronize
-from .translate import Translator, vector_range
+from .fragments import elements, runs
+from .translate import UNLOOPED, Translator, vector_range
 
 _FAR = 1 << 30
 
@@ -66,7 +67,7 @@ class Placer:
         self,
         kernel: Scheduled,
         translate: Translator,
-        unlooped: Collection[str] = ("vector",),
+        unlooped: Collection[str] = UNLOOPED,
         asynchronous: bool = False,
     ) -> None:
         self.kernel = kernel
@@ -495,7 +496,7 @@ class Placer:
         """Emit the loops of a reduction: fold its value into the accumulator."""
         value = r.src[0]
         path = self.path(value.ranges.union(r.src[1:]))
-        parts = value.src if self.multiplies(r) else (value,)
+        parts = value.src if self.multiplies(r) else value.src[:2] if self.instructs(r) else (value,)
         self.statement(path, parts, lambda: self.fold(r))
         self.finished.add(r)
         self.settled[self.accumulators[r].array] = len(self.home(r)[0])
@@ -505,6 +506,10 @@ class Placer:
     def multiplies(self, r: UOp) -> bool:
         """Whether a step of `r` is a multiply-accumulate, which may be fused: it only gains accuracy."""
         return r.arg is ops.ADD and r.src[0].op is ops.MUL and r.dtype in (dtypes.float32, dtypes.float64)
+
+    def instructs(self, r: UOp) -> bool:
+        """Whether a step of `r` is a matrix instruction, which adds to the accumulator itself."""
+        return r.arg is ops.ADD and r.src[0].op is ops.WMMA
 
     def fold(self, r: UOp) -> None:
         translate = self.translate
@@ -518,6 +523,8 @@ class Placer:
             after = translate.legalize(
                 ops.MULACC, array.dtype, (translate.wide(a, lanes), translate.wide(b, lanes), before)
             )
+        elif self.instructs(r):
+            after = translate.wmma(r.src[0], before)
         else:
             after = translate.legalize(r.arg, array.dtype, (before, translate.wide(r.src[0], lanes)))
         self.emit(UOp(ops.STORE, dtypes.void, (array, index, after)))
@@ -535,6 +542,10 @@ class Placer:
                 self.emit(texel)
             return
         buffer, mask, value = s.src[:3]
+        v = translate.scattered(s)
+        if v is not None:
+            self.store_fragment(s, v)
+            return
         v = vector_range(s)
         flat = translate.flat_index(s)
         address, lanes, alignment = translate.address(flat, mask, 1 if v is None else range_size(v))
@@ -543,6 +554,21 @@ class Placer:
         whole = mask is TRUE and lanes > 1 and alignment == lanes
         how = "stream" if streams and whole else None
         self.emit(UOp(ops.STORE, dtypes.void, src if mask is TRUE else (*src, translate.mask(mask)), how))
+
+
+    def store_fragment(self, s: UOp, axis: UOp) -> None:
+        """Emit the stores of a fragment, one for each run of contiguous elements."""
+        translate = self.translate
+        buffer, dtype = s.src[0], s.src[2].dtype
+        value = translate.wide(s.src[2], range_size(axis))
+        stores = elements(UOp(s.op, s.dtype, (buffer, s.src[1], const(0, dtype), *s.src[3:])), axis)
+        for run in runs(stores, [translate.flat_index(x) for x in stores]):
+            mask = run.access.src[1]
+            numbers = tuple(range(run.first, run.first + run.length))
+            lanes = UOp(ops.GEP, dtype.vector(run.length), (value,), numbers)
+            src = (buffer, translate.position(run.flat), lanes)
+            gate = () if mask is TRUE else (translate.mask(mask),)
+            self.emit(UOp(ops.STORE, dtypes.void, (*src, *gate), run.alignment))
 
 
 def _values(store: UOp) -> tuple[UOp, ...]:

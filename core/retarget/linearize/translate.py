@@ -15,18 +15,21 @@ from ..ir.dtypes import DType
 from ..ir.index import FALSE, TRUE, combine, conjuncts, constant, flatten, range_size, terms
 from ..ir.simplify import gep, vectorize
 from ..ir.uop import UOp, const
+from .fragments import aligned, elements, runs
 from .grid import Grid
 from .images import LANES, TEXEL, Image, at_lane, lanes_of, whole_texels
 
 #: Axis kinds that loops of another kind are emitted for: parallel axes are loops on a target without a grid.
 _EMITTED = {"own": "unroll", "chunk": "loop", "grid": "loop", "block": "loop", "warp": "loop"}
+#: Axis kinds that are elements of a vector.
+UNLOOPED = ("vector", "fragment")
 _INT32_MAX = (1 << 31) - 1
 
 
 def vector_range(u: UOp) -> UOp | None:
-    """Return the vector axis that a kernel expression varies with, if any."""
+    """Return the axis of lanes or of a fragment's elements that a kernel expression varies with, if any."""
     for r in u.ranges:
-        if r.arg[2] == "vector":
+        if r.arg[2] in UNLOOPED:
             return r
     return None
 
@@ -138,6 +141,9 @@ class Translator:
             if inner.dtype.lanes == 1:  # the folded value does not vary with the vector axis
                 inner = self.broadcast(inner, range_size(u.src[1]))
             return self.fold(u.arg, inner)
+        if op is ops.WMMA:
+            dtype = u.dtype.vector(1 if u.src[4].op is not ops.RANGE else range_size(u.src[4]))
+            return self.wmma(u, self.broadcast(const(ops.identity(ops.ADD, u.dtype), u.dtype), dtype.lanes))
         if op is ops.GE0 or op is ops.ALL:
             return self.mask(u)
         v = vector_range(u)
@@ -224,10 +230,20 @@ class Translator:
             stores.append(UOp(ops.IMAGE_STORE, dtypes.void, src))
         return stores
 
+    def wmma(self, u: UOp, accumulator: UOp) -> UOp:
+        """Return a matrix instruction that adds the product of two fragments to a third."""
+        fragments = [
+            self.wide(x, range_size(axis) if axis.op is ops.RANGE else 1)
+            for x, axis in zip(u.src[:2], u.src[2:4], strict=True)
+        ]
+        return UOp(ops.WMMA, accumulator.dtype, (*fragments, accumulator), u.arg)
+
     def load(self, u: UOp) -> UOp:
         buffer, mask = u.src[:2]
         if buffer in self.images:
             return self.image_load(u, self.images[buffer])
+        if self.scattered(u):
+            return self.fragment(u)
         address, lanes, alignment = self.address(self.flat_index(u), mask)
         dtype = u.dtype.vector(lanes)
         if mask is TRUE:
@@ -236,6 +252,33 @@ class Translator:
         if lanes == 1 and gate.dtype.lanes > 1:
             raise InternalError("a vector mask on a scalar address")
         return UOp(ops.LOAD, dtype, (buffer, address, gate), alignment)
+
+    def scattered(self, access: UOp) -> UOp | None:
+        """Return the fragment's axis of a load or store that is not one contiguous vector, else None."""
+        axis = vector_range(access) if access.op is ops.LOAD else None
+        for i in (access.src[1], *access.src[3:]):
+            axis = axis or vector_range(i)
+        if axis is None or axis.arg[2] != "fragment":
+            return None
+        base = combine(((self.flat_index(access), 1), (axis, -1)))
+        contiguous = axis not in base.ranges and axis not in access.src[1].ranges
+        return None if contiguous else axis
+
+    def fragment(self, u: UOp) -> UOp:
+        """Return the elements of a fragment, loaded in runs of contiguous ones."""
+        axis = vector_range(u)
+        assert axis is not None
+        loads = elements(u, axis)
+        found: list[UOp] = []
+        for run in runs(loads, [self.flat_index(x) for x in loads]):
+            mask = run.access.src[1]
+            gate = () if mask is TRUE else (self.mask(mask),)
+            src = (u.src[0], self.position(run.flat), *gate)
+            vector = UOp(ops.LOAD, u.dtype.vector(run.length), src, run.alignment)
+            found += [vector] if run.length == 1 else [
+                UOp(ops.GEP, u.dtype, (vector,), (n,)) for n in range(run.length)
+            ]  # fmt: skip
+        return UOp(ops.VECTORIZE, u.dtype.vector(len(found)), tuple(found))
 
     def address(self, flat: UOp, mask: UOp, lanes: int = 0) -> tuple[UOp, int, int]:
         """Return (linear address, lanes of the access, alignment in elements) of a flat index.
@@ -261,11 +304,7 @@ class Translator:
                 affine = False
         if affine and coefficient == 1:
             base = combine(((flat, 1), (v, -1)))
-            alignment = width
-            for number in (terms(base)[0], *[k for _, k in terms(base)[1]]):
-                while number % alignment:
-                    alignment //= 2
-            return self.position(base), width, alignment
+            return self.position(base), width, aligned(base, width)
         return self.broadcast(self.position(flat), width), width, 1
 
     # -- masks -----------------------------------------------------------------------------------------------
@@ -323,7 +362,7 @@ class Translator:
         match op:
             case ops.RANGE:
                 name, size, kind = x.arg
-                if kind == "vector":
+                if kind in UNLOOPED:
                     return UOp(
                         ops.VECTORIZE, index.vector(size), tuple([const(i, index) for i in range(size)])
                     )

@@ -18,20 +18,21 @@ from ..ir.index import (
     combine,
     conjuncts,
     divmod_,
-    ge0,
-    imul,
     irange,
     ishift,
     less_than,
     range_size,
 )  # fmt: skip
+from ..ir.substitute import Substitution
 from ..ir.uop import UOp, const, sort_key, toposort
+from ..registry.capabilities import TensorCore
 from ..schedule.kernel import Kernel
 from ..schedule.lower import reduce, zero_outside
 from .cooperate import cooperate
 from .phases import holds_threads, split_phases
 from .schedule import PARALLEL, Axis, Schedule
 from .stages import Staged, apply_stages
+from .tensor_cores import LANE, apply_unit, find_unit, match_unit
 
 #: Where axes go that `order` does not name: by kind, outermost first.
 _RANK = {
@@ -95,11 +96,22 @@ class Scheduled:
         return self._nodes
 
 
-def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
+def apply_schedule(
+    kernel: Kernel, schedule: Schedule, tensor_cores: Sequence[TensorCore] = ()
+) -> Scheduled:
     """Return the kernel with its ranges replaced.
+
+    Parameters
+    ----------
+    kernel, schedule
+        What to schedule, and how.
+    tensor_cores
+        The descriptors that the target has: a schedule may name one.
 
     Raises
     ------
+    UnknownNameError
+        If the schedule names a tensor core that the target has not.
     ScheduleError
         If the schedule names ranges or axes that do not exist, repeats a name, does not cover a range, or
         puts a thread axis inside another loop or on a reduction.
@@ -134,7 +146,17 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
     nodes = toposort(stores)
     used = {u for u in nodes if u.op is ops.RANGE}
     live = {n: r for n, r in names.items() if r in used}
+    unit = find_unit(schedule.tensor, tensor_cores, live) if schedule.tensor is not None else None
+    if unit is not None:
+        if unit.lane.op is ops.RANGE:
+            live[LANE] = unit.lane
+        live = {n: r for n, r in live.items() if r not in unit.axes}
     order = _order(schedule, live)
+    if unit is not None:  # further in than any loop
+        order |= {r: len(order) + n for n, r in enumerate(unit.axes)}
+        if schedule.tensor is not None:
+            stores = match_unit(unit, schedule.tensor, stores)
+            nodes = toposort(stores)
     scheduled = Scheduled(kernel, schedule, stores, order, live, became=substitution.memo, parts=parts)
     _check(scheduled, nodes)
     if holds_threads(nodes):
@@ -146,8 +168,10 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
     if schedule.stages or any(r.arg[2] == "block" for r in order):
         position = {name: order[r] for name, r in live.items()}
         here = -1
+        covered = set(schedule.tensor.axes) if schedule.tensor is not None else set()
         for name in schedule.order:  # an axis of size 1 has no loop: it stands where the one before it does
-            here = position.setdefault(name, here)
+            if name not in covered:
+                here = position.setdefault(name, here)
         summed = {r for u in kernel.nodes if u.op is ops.REDUCE for r in u.src[1:]}
         surplus = frozenset(c for r, mask in valid.items() if r not in summed for c in conjuncts(mask))
         stores, stages = apply_stages(schedule.stages, stores, position, order, surplus)
@@ -155,8 +179,12 @@ def apply_schedule(kernel: Kernel, schedule: Schedule) -> Scheduled:
         threads = [r.arg[0] for r in order if r.arg[2] == "thread"]
         if threads and any(not stage.kept and stage.at < 0 for stage in scheduled.stages):
             raise ScheduleError(f"a tile at top would be filled outside of the thread axis {threads[0]}")
-    else:
+    elif unit is None:
         scheduled._nodes = nodes
+    if unit is not None and schedule.tensor is not None:
+        scheduled.stores, scheduled.stages = apply_unit(
+            unit, schedule.tensor, scheduled.stores, scheduled.stages
+        )
     if schedule.streams:
         _check_streams(scheduled)
     return scheduled
@@ -270,14 +298,14 @@ def in_iteration(store: UOp, loop: UOp, index: UOp) -> UOp:
     return _Substitution({loop: index}, None, {}).store(store)
 
 
-class _Substitution:
-    """Rebuilds expressions with ranges replaced; smart constructors simplify index arithmetic again."""
+class _Substitution(Substitution):
+    """Replaces ranges by what their axes make; masks loads and sums where that is more than the range."""
 
     def __init__(
         self, replaced: dict[UOp, UOp], parts: dict[UOp, list[UOp]] | None, valid: dict[UOp, UOp]
     ) -> None:
-        self.replaced, self.parts, self.valid = replaced, parts, valid
-        self.memo: dict[UOp, UOp] = {}
+        super().__init__(replaced)
+        self.parts, self.valid = parts, valid
 
     def store(self, store: UOp) -> UOp:
         target, mask, value, *idx = store.src
@@ -288,42 +316,14 @@ class _Substitution:
             (target, all_of(self(mask), *bounds), self(value), *[self(i) for i in idx]),
         )
 
-    def __call__(self, u: UOp) -> UOp:
-        found = self.memo.get(u)
-        if found is None:
-            found = self.memo[u] = self._rebuild(u)
-        return found
-
-    def _rebuild(self, u: UOp) -> UOp:
-        op = u.op
-        if op is ops.RANGE:
-            return self.replaced.get(u, u)
-        if not u.src:
-            return u
-        match op:
-            case ops.REDUCE:
-                return self._reduce(u)
-            case ops.AFFINE:
-                return combine([(self(a), k) for a, k in zip(u.src, u.arg[1], strict=True)], u.arg[0])
-            case ops.IDIV:
-                return divmod_(self(u.src[0]), u.arg)[0]
-            case ops.IMOD:
-                return divmod_(self(u.src[0]), u.arg)[1]
-            case ops.IMUL:
-                return imul(self(u.src[0]), self(u.src[1]))
-            case ops.GE0:
-                return ge0(self(u.src[0]))
-            case ops.ALL:
-                return all_of(*[self(m) for m in u.src])
-            case ops.LOAD:
-                bounds = (
-                    [self.valid[r] for r in sorted(u.ranges, key=sort_key) if r in self.valid]
-                    if self.valid
-                    else []
-                )
-                mask = all_of(self(u.src[1]), *bounds)
-                return UOp(op, u.dtype, (u.src[0], mask, *[self(i) for i in u.src[2:]]))
-        return u.replace(tuple([self(s) for s in u.src]))
+    def rebuild(self, u: UOp) -> UOp:
+        if u.op is ops.REDUCE:
+            return self._reduce(u)
+        if u.op is ops.LOAD and self.valid:
+            bounds = [self.valid[r] for r in sorted(u.ranges, key=sort_key) if r in self.valid]
+            mask = all_of(self(u.src[1]), *bounds)
+            return UOp(u.op, u.dtype, (u.src[0], mask, *[self(i) for i in u.src[2:]]))
+        return super().rebuild(u)
 
     def _reduce(self, u: UOp) -> UOp:
         value = self(u.src[0])

@@ -20,6 +20,11 @@ the outermost loop inward; axes that it leaves out keep the order of their kinds
 A stage names a buffer, or the last operation of a kind; then the loop that it is filled in ("top": outside of
 all); then, for a buffer, the order of the tile's dimensions; and the space it is kept in: local (the
 default), register or out.
+
+    tc=mma_16816@r0m,r1n,r2k                sums of products over r2k by a matrix instruction
+
+A tensor-core clause names one of the target's descriptors and the axes that become the rows, the columns and
+the reduction of its instruction; "-" stands for a dimension of size 1.  These axes have no loop.
 """
 
 from __future__ import annotations
@@ -107,6 +112,36 @@ class Stage:
         return f"stage={self.what}@{self.at}{layout}{space}{width}{slots}"
 
 
+_TENSOR = re.compile(r"\s*(\w+)@\s*(\w+|-)\s*,\s*(\w+|-)\s*,\s*(\w+|-)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorTile:
+    """A sum of products that a matrix instruction computes.
+
+    Attributes
+    ----------
+    name
+        Of one of the target's `TensorCore` descriptors.
+    rows, columns, reduction
+        Axes that the instruction covers, as many values as it has rows (M), columns (N) and terms (K); None
+        where that is one.
+    """
+
+    name: str
+    rows: str | None
+    columns: str | None
+    reduction: str | None
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the axes that the instruction covers."""
+        return tuple([n for n in (self.rows, self.columns, self.reduction) if n is not None])
+
+    def __str__(self) -> str:
+        return f"tc={self.name}@" + ",".join(n or "-" for n in (self.rows, self.columns, self.reduction))
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The loops of one kernel.
@@ -123,6 +158,8 @@ class Schedule:
         Parameters that are images.
     streams
         Outputs that are stored past the caches.
+    tensor
+        What a matrix instruction computes.
     """
 
     splits: tuple[tuple[str, tuple[Axis, ...]], ...] = ()
@@ -130,6 +167,7 @@ class Schedule:
     stages: tuple[Stage, ...] = ()
     images: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()
+    tensor: TensorTile | None = None
 
     def __str__(self) -> str:
         parts = [f"{name}={','.join(map(str, axes))}" for name, axes in self.splits]
@@ -140,17 +178,19 @@ class Schedule:
             parts.append("image=" + ",".join(self.images))
         if self.streams:
             parts.append("stream=" + ",".join(self.streams))
+        if self.tensor is not None:
+            parts.append(str(self.tensor))
         return "; ".join(parts)
 
     @staticmethod
     def of(
         splits: Iterable[tuple[str, Iterable[Axis]]], order: Iterable[str] = (), stages: Iterable[Stage] = (),
-        streams: Iterable[str] = (),
+        streams: Iterable[str] = (), tensor: TensorTile | None = None,
     ) -> Schedule:  # fmt: skip
         """Return a schedule from plain lists."""
         return Schedule(
             tuple((name, tuple(axes)) for name, axes in splits), tuple(order), tuple(stages),
-            streams=tuple(streams),
+            streams=tuple(streams), tensor=tensor,
         )  # fmt: skip
 
 
@@ -167,6 +207,7 @@ def parse_schedule(text: str) -> Schedule:
     stages: list[Stage] = []
     images: list[str] = []
     streams: tuple[str, ...] | None = None
+    tensor: TensorTile | None = None
     position = 0
     for clause in text.split(";"):
         start = position
@@ -178,7 +219,8 @@ def parse_schedule(text: str) -> Schedule:
         at = start + len(name) + 1
         if not equals or not re.fullmatch(r"[A-Za-z_]\w*", key):
             raise ParseError(
-                "a schedule clause is `range=axis,axis`, `order=axis,axis` or `stage=name@axis`", text, start
+                "a schedule clause is `range=axis,axis`, `order=axis,axis`, `stage=name@axis` or "
+                "`tc=name@rows,columns,reduction`", text, start
             )
         if key == "order":
             if order is not None:
@@ -216,6 +258,14 @@ def parse_schedule(text: str) -> Schedule:
                 )
             )
             continue
+        if key == "tc":
+            match = _TENSOR.fullmatch(value)
+            if not match:
+                raise ParseError("a tensor core is `tc=name@rows,columns,reduction`", text, at)
+            if tensor is not None:
+                raise ParseError("`tc` is given twice", text, start)
+            tensor = TensorTile(match[1], *[None if n == "-" else n for n in match.groups()[1:]])
+            continue
         if key in splits:
             raise ParseError(f"range {key} is split twice", text, start)
         axes: list[Axis] = []
@@ -238,5 +288,5 @@ def parse_schedule(text: str) -> Schedule:
             raise ParseError(f"only one axis of {key} may leave out its size", text, start)
         splits[key] = tuple(axes)
     return Schedule(
-        tuple(splits.items()), order or (), tuple(stages), tuple(images), streams or ()
+        tuple(splits.items()), order or (), tuple(stages), tuple(images), streams or (), tensor
     )

@@ -58,6 +58,8 @@ class Limits(NamedTuple):
 class TensorCore(NamedTuple):
     """A matrix instruction D = A @ B + C as data: dims, dtypes and where each element of each fragment lives.
 
+    A dot-product instruction of a CPU is one with `threads` 1: its fragments are vector registers.
+
     Lane `l`'s element `e` of fragment A is A[row, k] with (row, k) = `a_layout(l, e)`; of B, B[k, col] with
     (k, col) = `b_layout(l, e)`; of C and D, C[row, col] with (row, col) = `c_layout(l, e)`.  Layouts are
     given as the full table, indexed [lane][element].
@@ -71,6 +73,8 @@ class TensorCore(NamedTuple):
     a_layout: tuple[tuple[tuple[int, int], ...], ...]
     b_layout: tuple[tuple[tuple[int, int], ...], ...]
     c_layout: tuple[tuple[tuple[int, int], ...], ...]
+    dtype_b: str = ""  # of B, where it is not that of A
+    loses: str = ""  # what exact products summed in dtype_out have and this has not; needs rt.fast_math()
 
 
 class Capabilities(NamedTuple):
