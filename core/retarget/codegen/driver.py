@@ -93,7 +93,6 @@ class EmitContext:
         self.op = ""
         self.provenance: list[Provenance] | None = [] if provenance else None
         self._counters: dict[str, int] = {}
-        self._env: dict[UOp, Any] = {}
         self._known: dict[Any, Any] = {}
         #: For each open block, the keys that it added to `_known`.
         self._learnt: list[list[Any]] = [[]]
@@ -122,15 +121,6 @@ class EmitContext:
             found = self._known[key] = make()
             self._learnt[-1].append(key)
         return found
-
-    def value(self, uop: UOp) -> Any:
-        """Return the rendered operand of a uop that is visible here."""
-        try:
-            return self._env[uop]
-        except KeyError:
-            raise InternalError(
-                f"{uop.op} is used at {self.position} of {self.program.name} but not visible there"
-            ) from None
 
 
 def emit(program: Program, renderer: Renderer, hooks: ResolvedHooks, *, provenance: bool = False) -> Source:
@@ -197,7 +187,8 @@ class _Step(NamedTuple):
     uop: UOp
     hook: Callable[..., Any]
     name: str
-    takes_operands: bool
+    #: Positions of the operands; None where the hook takes none.
+    sources: list[int] | None
     statement: bool
     opens: bool
     closes: bool
@@ -208,48 +199,68 @@ class _Step(NamedTuple):
     meaning: int
 
 
+class _Rule(NamedTuple):
+    """What all uops of one op and dtype have in common."""
+
+    hook: Callable[..., Any]
+    name: str
+    takes_operands: bool
+    statement: bool
+    opens: bool
+    closes: bool
+    named: bool
+
+
 class _Driver:
     """One walk over a program.
 
-    Rendered values stand in one table; each open block keeps a journal of what it covered or added, which is
-    undone when the block closes.
+    Which standing of a uop an operand means depends on blocks alone, so it is known beforehand; the value
+    that was rendered last at each position is kept.
     """
 
     def __init__(self, ctx: EmitContext) -> None:
         self.ctx = ctx
         self.uops = ctx.program.uops
         self.named = ctx.renderer.names_values
-        self.chains: dict[tuple[Any, Any], tuple[Callable[..., Any], bool, str]] = {}
+        self.rules: dict[tuple[Any, Any], _Rule] = {}
+        self.values: list[Any] = [None] * len(self.uops)
         #: Values written in place that read memory and are not consumed yet; named before memory changes.
-        self.pending: dict[UOp, None] = {}
-        self.journals: list[list[tuple[UOp, Any]]] = [[]]
+        self.pending: dict[int, None] = {}
         replay = ctx.renderer.unroll == "replay"
         #: (op, dtype, argument, dtypes of the operands) -> number, for values in replayed loops.
         self.meanings: dict[Any, int] = {}
         self.ends = _matching_ends(self.uops) if replay else {}
-        named_at = self._name_values() if self.named else [False] * len(self.uops)
+        operands, deeper = _resolve(self.uops, ctx.program.name)
+        named_at = self._name_values(operands, deeper) if self.named else None
         self.steps: list[_Step] = []
         repeated = 0  # up to which position the body of a replayed loop goes
-        for n, (u, is_named) in enumerate(zip(self.uops, named_at, strict=True)):
-            step = self._step(u, is_named, replay, n < repeated)
-            self.steps.append(step)
-            if step.replayed:
+        for n, u in enumerate(self.uops):
+            op = u.op
+            rule = self._rule(op, u.dtype, op is ops.LOCAL and u.arg[2] == "register")
+            replayed = replay and op is ops.RANGE and u.arg[2] == "unroll" and u.arg[1] is not None
+            self.steps.append(_Step(
+                u, rule.hook, rule.name, operands[n] if rule.takes_operands else None, rule.statement,
+                rule.opens, rule.closes, replayed, rule.named and named_at is not None and named_at[n],
+                op is ops.LOAD, self._meaning(u) if n < repeated and not self.named else 0,
+            ))  # fmt: skip
+            if replayed:
                 repeated = max(repeated, self.ends[n])
 
-    def _step(self, u: UOp, bound: bool, replay: bool, repeated: bool) -> _Step:
-        op = u.op
-        register = op is ops.LOCAL and u.arg[2] == "register"
-        key = (op, u.dtype) if op is not ops.LOCAL else (register, u.dtype)
-        entry = self.chains.get(key)
-        if entry is None:
-            entry = self.chains[key] = self._chain(op, u.dtype, register)
-        hook, takes_operands, name = entry
-        return _Step(
-            u, hook, name, takes_operands, op in _STATEMENTS, op in _OPENS, op in _CLOSES,
-            replay and op is ops.RANGE and u.arg[2] == "unroll" and u.arg[1] is not None,
-            bound and op not in _NEVER_NAMED and op not in _STATEMENTS, op is ops.LOAD,
-            self._meaning(u) if repeated and not self.named else 0,
-        )  # fmt: skip
+    def _rule(self, op: Op, dtype: dtypes.DType, register: bool = False) -> _Rule:
+        key = (register or op, dtype)
+        found = self.rules.get(key)
+        if found is None:
+            entry = HOOK_OF.get(op)
+            if entry is None:
+                raise InternalError(f"{op} does not belong in a linear program")
+            name, takes_operands = ("define_register", False) if register else entry
+            hook = self.ctx.hooks.chain(name, op.name, dtype.scalar.name)
+            statement = op in _STATEMENTS
+            found = self.rules[key] = _Rule(
+                hook, name, takes_operands, statement, op in _OPENS, op in _CLOSES,
+                op not in _NEVER_NAMED and not statement,
+            )  # fmt: skip
+        return found
 
     def _meaning(self, u: UOp) -> int:
         """Return a number for what a step computes from its operands, 0 if that is not all that counts.
@@ -266,128 +277,80 @@ class _Driver:
         self._span(0, len(self.uops))
 
     def _span(self, start: int, stop: int) -> None:
-        ctx, steps, named = self.ctx, self.steps, self.named
-        env, value_of = ctx._env, ctx.value
+        ctx, steps, named, values, pending = self.ctx, self.steps, self.named, self.values, self.pending
         known = ctx._known
         n = start
         while n < stop:
-            u, hook, name, takes_operands, statement, opens, closes, replayed, bound, reads, same = steps[n]
+            u, hook, name, sources, statement, opens, closes, replayed, bound, reads, same = steps[n]
             if replayed:
                 self._replay(u, n)
                 n = self.ends[n] + 1
                 continue
             ctx.position, ctx.op, ctx.hook = n, u.op.name, name
-            n += 1
-            if closes:
-                self._flush()
-                self._close()
-                for key in ctx._learnt.pop():
-                    del known[key]
-                hook(ctx, u)
-                continue
-            if takes_operands:
-                operands = [env[s] if s in env else value_of(s) for s in u.src]
+            if sources is None:
+                if statement:
+                    self._flush()
+                if closes:
+                    for key in ctx._learnt.pop():
+                        del known[key]
+                value = hook(ctx, u)
+            else:
+                operands = [values[at] for at in sources]
                 if same:
                     key = (same, *operands)
                     value = known.get(key)
                     if value is None:
                         value = known[key] = hook(ctx, u, operands)
                         ctx._learnt[-1].append(key)
-                    self.journals[-1].append((u, env.get(u)))
-                    env[u] = value
-                    continue
-                if self.pending:
-                    for s in u.src:
-                        if s in self.pending:
-                            del self.pending[s]
-                            reads = True
-                    if statement:
-                        self._flush()
-                value = hook(ctx, u, operands)
-            else:
-                if statement:
-                    self._flush()
-                value = hook(ctx, u)
-            if opens:
-                self.journals.append([])
-                ctx._learnt.append([])
+                else:
+                    if pending:
+                        for at in sources:
+                            if at in pending:
+                                del pending[at]
+                                reads = True
+                        if statement:
+                            self._flush()
+                    value = hook(ctx, u, operands)
+                if opens:
+                    ctx._learnt.append([])
             if value is None:
                 if not statement:
                     raise CompileError(
                         f"no plugin renders {u.op} of {u.dtype} for {ctx.target} (hook {name}); "
                         f"`retarget explain {name} --target {ctx.target}` lists who was asked"
                     )
-                continue
-            if bound:
+            elif bound:
                 value = ctx.renderer.bind(ctx, u, value)
             elif named and reads and not statement:
-                self.pending[u] = None
-            self.journals[-1].append((u, env.get(u)))
-            env[u] = value
-
-    def _close(self) -> None:
-        """Undo what the innermost block added to the table of values."""
-        env = self.ctx._env
-        for u, before in reversed(self.journals.pop()):
-            if before is None:
-                del env[u]
-            else:
-                env[u] = before
+                pending[n] = None
+            values[n] = value
+            n += 1
 
     def _replay(self, u: UOp, n: int) -> None:
         """Emit the body of an unrolled loop once for each index, with the range rendered as that constant."""
-        ctx = self.ctx
-        index = u.dtype
-        const_chain = self._chain(ops.CONST, index)[0]
+        hook = self._rule(ops.CONST, u.dtype).hook
         end = self.ends[n]
         for i in range(u.arg[1]):
-            self.journals.append([(u, ctx._env.get(u))])
-            ctx._env[u] = const_chain(ctx, const(i, index))
+            self.values[n] = hook(self.ctx, const(i, u.dtype))
             self._span(n + 1, end)
-            self._close()
-
-    def _chain(
-        self, op: Op, dtype: dtypes.DType, register: bool = False
-    ) -> tuple[Callable[..., Any], bool, str]:
-        entry = HOOK_OF.get(op)
-        if entry is None:
-            raise InternalError(f"{op} does not belong in a linear program")
-        name, takes_operands = ("define_register", False) if register else entry
-        return self.ctx.hooks.chain(name, op.name, dtype.scalar.name), takes_operands, name
 
     def _flush(self) -> None:
         """Name the values that read memory and are still to be used, since memory is about to change."""
-        ctx = self.ctx
-        for u in self.pending:
-            ctx._env[u] = ctx.renderer.bind(ctx, u, ctx._env[u])
+        values = self.values
+        for n in self.pending:
+            values[n] = self.ctx.renderer.bind(self.ctx, self.uops[n], values[n])
         self.pending.clear()
 
-    def _name_values(self) -> list[bool]:
+    def _name_values(self, operands: list[list[int]], deeper: list[bool]) -> list[bool]:
         """Say for each position whether its value needs a name: used more than once, or inside a deeper loop.
 
         Scalar integers (indices) are written in place unless their text would grow; everything used exactly
         once in its own block is written in place too.
         """
         uses = [0] * len(self.uops)
-        deeper = [False] * len(self.uops)
-        operands: list[list[int]] = [[] for _ in self.uops]
-        latest: list[dict[UOp, int]] = [{}]
-        for n, u in enumerate(self.uops):
-            if u.op in _CLOSES:
-                latest.pop()
-                continue
-            for s in u.src:
-                for level in range(len(latest) - 1, -1, -1):
-                    at = latest[level].get(s)
-                    if at is not None:
-                        uses[at] += 1
-                        operands[n].append(at)
-                        if level < len(latest) - 1:
-                            deeper[at] = True
-                        break
-            latest[-1][u] = n
-            if u.op in _OPENS:
-                latest.append({})
+        for sources in operands:
+            for at in sources:
+                uses[at] += 1
         named = []
         size = [1] * len(self.uops)  # of the text where the value is used
         for n, u in enumerate(self.uops):
@@ -403,6 +366,45 @@ class _Driver:
                 size[n] = written
             named.append(name)
         return named
+
+
+def _resolve(uops: Sequence[UOp], program: str) -> tuple[list[list[int]], list[bool]]:
+    """Return the positions of each uop's operands, and whether each uop is used inside a deeper block.
+
+    A uop may stand more than once; its latest standing that is visible counts.
+    """
+    operands: list[list[int]] = []
+    deeper = [False] * len(uops)
+    depth_of = [0] * len(uops)
+    latest: dict[UOp, int] = {}
+    covered: list[list[tuple[UOp, int | None]]] = []  # for each open block, what it covered
+    for n, u in enumerate(uops):
+        op = u.op
+        if op in _CLOSES:
+            for s, before in reversed(covered.pop()):
+                if before is None:
+                    del latest[s]
+                else:
+                    latest[s] = before
+            operands.append([])
+            continue
+        try:
+            sources = [latest[s] for s in u.src]
+        except KeyError as error:
+            raise InternalError(
+                f"{error.args[0].op} is used at {n} of {program} but not visible there"
+            ) from None
+        operands.append(sources)
+        depth = depth_of[n] = len(covered)
+        if depth:
+            for at in sources:
+                if depth_of[at] < depth:
+                    deeper[at] = True
+            covered[-1].append((u, latest.get(u)))
+        latest[u] = n
+        if op in _OPENS:
+            covered.append([])
+    return operands, deeper
 
 
 def _matching_ends(uops: Sequence[UOp]) -> dict[int, int]:

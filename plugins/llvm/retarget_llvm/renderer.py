@@ -188,6 +188,25 @@ def literal(value: bool | int | float, dtype: DType) -> str:
     return str(int(np.asarray(value, dtypes.to_numpy(dtype)).view(f"uint{dtype.bits}")))
 
 
+@functools.cache
+def _call(name: str, dtype: DType, count: int) -> str:
+    """Return a call of an intrinsic, with a place for each operand."""
+    kind = value_type(dtype)
+    return f"call {kind} {name}.{_mangled(dtype)}({', '.join([f'{kind} %s'] * count)})"
+
+
+@functools.cache
+def _pattern(op: Op, dtype: DType) -> tuple[str, str] | None:
+    """Return the prefix of a result's name and the instruction for an op of the table on `dtype`."""
+    instruction = _INSTRUCTIONS.get(op, {}).get(dtype.kind)
+    if instruction is None or _is_narrow(dtype):
+        return None
+    count = len(op.operands)
+    if instruction.startswith("@"):
+        return instruction.removeprefix("@llvm."), _call(instruction, dtype, count)
+    return op.name.lower(), f"{instruction} {value_type(dtype)} {', '.join(['%s'] * count)}"
+
+
 def _splat(text: str, dtype: DType) -> str:
     """Return a constant of `dtype` whose every lane is the scalar constant `text`."""
     return text if dtype.lanes == 1 else f"splat ({value_type(dtype.scalar)} {text})"
@@ -235,25 +254,20 @@ class LLVMRenderer(Renderer):
 
         The dot keeps names apart from those of parameters, arrays and loops, which are C identifiers.
         """
-        name = "%" + ctx.fresh(prefix + ".")
+        name = f"%{ctx.fresh(prefix + '.')}"
         ctx.line(f"{name} = {text}")
         return name
 
     def intrinsic(self, ctx: EmitContext, name: str, dtype: DType, operands: Sequence[str]) -> str:
         """Append a call of an intrinsic that takes and gives values of `dtype`, such as "@llvm.sqrt"."""
-        kind = value_type(dtype)
-        arguments = ", ".join(f"{kind} {x}" for x in operands)
-        prefix = name.removeprefix("@llvm.")
-        return self.define(ctx, prefix, f"call {kind} {name}.{_mangled(dtype)}({arguments})")
+        return self.define(
+            ctx, name.removeprefix("@llvm."), _call(name, dtype, len(operands)) % tuple(operands)
+        )
 
     def binary(self, ctx: EmitContext, op: Op, dtype: DType, operands: Sequence[str]) -> str | None:
         """Append an op of the table on operands of `dtype`; None where the table has none."""
-        instruction = _INSTRUCTIONS.get(op, {}).get(dtype.kind)
-        if instruction is None or _is_narrow(dtype):
-            return None
-        if instruction.startswith("@"):
-            return self.intrinsic(ctx, instruction, dtype, operands)
-        return self.define(ctx, op.name.lower(), f"{instruction} {value_type(dtype)} {', '.join(operands)}")
+        pattern = _pattern(op, dtype)
+        return None if pattern is None else self.define(ctx, pattern[0], pattern[1] % tuple(operands))
 
     # declarations
 
