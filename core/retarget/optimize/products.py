@@ -99,18 +99,25 @@ def choose_product_schedule(
     )  # fmt: skip
     if product.rows is not None:
         _split(axes, product.rows, f"{m}o", [(f"{m}u", tile.rows, "unroll")])
+    block = _row_block(axes, product, tile, kernel, threads, capabilities) if packs else []
     _chunk(axes, product)
     reduced = [a.name for r in ranges.values() if r not in output for a in axes[r]]
     # In the tile rows stand outside columns: then one element of the left operand is live at a time beside
     # the accumulators, and not one for each row, which would spill.
     order = [r.arg[0] for r in others]
-    order += [f"{n}o", f"{m}o", f"{n}p", *reduced, f"{m}u", f"{n}u", f"{n}v"]
+    order += [*block, f"{n}o", f"{m}o", f"{n}p", *reduced, f"{m}u", f"{n}u", f"{n}v"]
     known = {a.name for x in axes.values() for a in x}
     order = [x for x in order if x in known]
     if threads > 1:
         rows = [product.rows] if product.rows is not None else []
-        _thread(axes, order, [*apart, product.columns, *rows], threads)
+        inner = [*rows, product.columns] if block else [product.columns, *rows]
+        _thread(axes, order, [*apart, *inner], threads)
     stages = _panel(axes, product, tile, order, capabilities) if packs else []
+    load = _load(product.left)
+    if block and load is not None:
+        at = f"{m}t" if block[0] not in order else block[0]
+        layout = [x for x in (f"{m}o", *reduced, f"{m}u") if x in known]
+        stages.insert(0, Stage(load.src[0].arg[0], at, tuple(layout)))
     splits = [(r.arg[0], a) for r, a in axes.items() if a != [Axis(r.arg[0])]]
     return Schedule.of(splits, order, stages)
 
@@ -177,16 +184,17 @@ def _tile(
     room = capabilities.limits.local_bytes or near
     load = _load(product.right)
     apart = load is not None and _flat(load).get(product.reduction.src[-1], 0) * size > 1 << 9
+    # Long rows do not stay in the first cache: few of them at a time, and several panels share them.
+    far = depth * size >= (capabilities.caches[0] if capabilities.caches else 32 << 10) // 4
     best, least = _Tile(1, 1, width), math.inf
     for vectors in range(1, min(length // width, capabilities.registers - 3, ACCUMULATORS) + 1):
-        most = min(
-            height, ROWS, ACCUMULATORS // vectors, (capabilities.registers - spare - vectors) // vectors
-        )
+        free = capabilities.registers - spare - vectors
+        most = min(height, 4 if far else ROWS, ACCUMULATORS // vectors, free // vectors)
         if vectors > 4 and most < min(height, 2):
             break
         columns = vectors * width
         # A panel that does not stay near streams past, and the rows with it: then several share those rows.
-        panels = 4 if depth * columns * size >= near else 1
+        panels = 4 if far or depth * columns * size >= near else 1
         for rows in range(most, most // 2, -1):
             done = vectors * rows
             steps = max(done, vectors + rows, LATENCY) + (3 * vectors + rows) / 16
@@ -206,6 +214,32 @@ def _tile(
             if cost < least:
                 best, least = _Tile(rows, vectors, width, side), cost
     return best
+
+
+def _row_block(
+    axes: dict[UOp, list[Axis]], product: _Product, tile: _Tile, kernel: Kernel, threads: int,
+    capabilities: Capabilities,
+) -> list[str]:  # fmt: skip
+    """Cut the rows into blocks that are packed, if they are not read along the sum; return their axis.
+
+    Such rows (of a transposed operand) are pieces of a few elements in many pages of memory.
+    """
+    load, rows = _load(product.left), product.rows
+    if rows is None or load is None or not _packable(product.left, product, kernel):
+        return []
+    if _flat(load).get(product.reduction.src[-1], 0) == 1 or range_size(rows) < 8 * tile.rows:
+        return []
+    length = math.prod(range_size(r) for r in product.reduction.src[1:])
+    room = (capabilities.limits.local_bytes or 256 << 10) // 2
+    count = room // (length * tile.rows * product.reduction.dtype.itemsize)
+    count = min(count, range_size(rows) // tile.rows, -(-range_size(rows) // (tile.rows * threads)))
+    if count < 4 or length * tile.columns * tile.panels * product.reduction.dtype.itemsize > room:
+        return []
+    name = rows.arg[0]
+    unrolled = [Axis(f"{name}u", tile.rows, "unroll")] if tile.rows > 1 else []
+    slides = range_size(rows) % (count * tile.rows) != 0
+    axes[rows] = [Axis(f"{name}b", None, "loop", slides), Axis(f"{name}o", count), *unrolled]
+    return [f"{name}b"]
 
 
 def _threads(product: _Product, capabilities: Capabilities) -> int:
@@ -301,8 +335,8 @@ def _choose_windows(
     left = (capabilities.limits.local_bytes or 256 << 10) - line * (extents[-2] + step * (each - 1))
     if whole // range_size(columns) * tile.columns > left:
         return None
-    head = axes[columns][0].name
-    at, outer = (names[0], [head]) if names and whole <= left else (head, [])
+    filter_block = axes[columns][0].name
+    at, outer = (names[0], [filter_block]) if names and whole <= left else (filter_block, [])
     layout = [*outer, *depth, *packed]
     stages = [
         Stage(weights.src[0].arg[0], at, tuple(layout)),
