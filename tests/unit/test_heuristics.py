@@ -92,8 +92,8 @@ def test_the_exponentials_of_a_softmax_are_kept_in_the_output() -> None:
 def test_lanes_are_those_of_what_is_computed() -> None:
     """Bytes are computed in float32: 8 lanes, not 32."""
     x = ones(64, 256, dtype="u1")
-    assert axes_of(chosen(rt.astype(rt.astype(x, rt.float32) * 0.5, rt.uint8)), "vector") == [("r1v", 8)]
-    assert axes_of(chosen(rt.bitwise_xor(x, x + 1)), "vector") == [("r1v", 32)]
+    assert axes_of(chosen(rt.astype(rt.astype(x, rt.float32) * 0.5, rt.uint8)), "vector") == [("r0v", 8)]
+    assert axes_of(chosen(rt.bitwise_xor(x, x + 1)), "vector") == [("r0v", 32)]
 
 
 def test_what_the_caches_cannot_hold_is_stored_past_them() -> None:
@@ -144,6 +144,15 @@ def test_values(device: str, name: str) -> None:
     values = RNG.standard_normal(shape).astype("f4")
     got = compute(rt.asarray(values, device=device)).numpy()
     np.testing.assert_allclose(got, right(values.astype("f8")), rtol=2e-5, atol=2e-3)
+
+
+def test_axes_that_every_access_walks_together_are_one_loop() -> None:
+    x = ones(30, 20, 77)
+    assert str(chosen(x * x)).startswith("r0*r1*r2=")
+    assert str(chosen(x * ones(77))).startswith("r0*r1=")
+    assert "*" not in str(chosen(x * ones(20, 1)))
+    (kernel,) = rt.lower(x * x)
+    assert "for (int r0o = 0; r0o < 5775; r0o++) {" in rt.render(kernel, "clang").text.replace("r0t*", "")
 
 
 def test_two_outputs_share_one_pass() -> None:

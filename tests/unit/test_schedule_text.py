@@ -111,6 +111,9 @@ ILLEGAL = [
     (MAP, "r0=a,b/2:v; r1=c,d/2:v", "two vector axes, b and d"),
     (PRODUCT, "r0=a,b/2:v; r1=c,d/4:v", "two vector axes"),
     (MAP, "stream=in0", "in0"),
+    (MAP, "r0*r7=a,b/2", "splits r7"),
+    (MAP, "r0*r1=a; r1=b", "split alone, and merged"),
+    (SUMS, "r0*r2=a,b/2", "r2 is reduced, and cannot merge"),
     (SOFTMAX, "stage=EXP@r0:out; stream=out0", "reads out0 again"),
     (MAP, "stage=in0@nowhere", "nowhere"),
     (MAP, "stage=in7@r0", "in7"),
@@ -159,3 +162,16 @@ def test_a_pinned_empty_schedule_has_its_own_plan() -> None:
         np.testing.assert_array_equal(np.asarray(x * 2 + 1), values * 2 + 1)
     assert chosen is not None and pinned is not None
     assert chosen.steps[0].executable is not pinned.steps[0].executable
+
+
+@pytest.mark.parametrize(
+    "text", ["r0*r1=a:t,b/8:v", "r0*r1=a,b/5:u", "r1*r0=a,b/4", "r0*r1=a/7:t,b; stream=out0"]
+)
+@pytest.mark.parametrize("device", ["llvm", "clang", "numpy"])
+def test_merged_ranges(device: str, text: str) -> None:
+    values = np.arange(48, dtype="f4").reshape(6, 8)
+    bias = np.arange(8, dtype="f4")
+    with rt.with_schedule(text):
+        got = rt.asarray(values, device=device) * rt.asarray(bias, device=device) + 1
+        assert (got.numpy() == values * bias + 1).all()
+    assert str(parse_schedule(text)) == text

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..errors import InternalError, ScheduleError, UnknownNameError
 from ..ir import ops
-from ..ir.index import range_size
+from ..ir.index import irange, range_size
 from ..linearize.linearize import linearize
 from ..optimize.apply import apply_schedule
 from ..optimize.schedule import Axis, Schedule, Stage
@@ -36,7 +36,15 @@ def random_schedule(
     vector_left = thread_left = True
     candidates = list(kernel.ranges.items())
     rng.shuffle(candidates)
+    free = [n for n, r in candidates if r not in reduced and not r.src]
+    key = ""
+    if len(free) > 1 and rng.random() < 0.2:  # two ranges as one
+        one, other = (kernel.ranges[n] for n in free[:2])
+        key = f"{free[0]}*{free[1]}"
+        candidates = [(n, r) for n, r in candidates if n not in free[:2]]
+        candidates.append((free[0], irange(range_size(one) * range_size(other), key)))
     for name, r in candidates:
+        merged = bool(key) and r.arg[0] == key
         axes = [Axis(f"{name}o")]
         size = range_size(r)
         if rng.random() < 0.7:
@@ -59,10 +67,10 @@ def random_schedule(
             thread_left = False
         if "block" in capabilities.axis_kinds:
             axes = _parallel(name, axes, size, r in reduced, rng, capabilities)
-        if len(axes) > 1 and r not in reduced and not r.src and rng.random() < 0.3:
+        if len(axes) > 1 and r not in reduced and not r.src and not merged and rng.random() < 0.3:
             axes[0] = replace(axes[0], slides=True)
-        if len(axes) > 1 or axes[0].kind != "loop":
-            splits.append((name, axes))
+        if len(axes) > 1 or axes[0].kind != "loop" or merged:
+            splits.append((key if merged else name, axes))
             names += [a.name for a in axes if a.kind not in ("thread", "grid")]
         else:
             names.append(name)

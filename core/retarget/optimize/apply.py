@@ -118,7 +118,7 @@ def apply_schedule(
     """
     ranges = kernel.ranges
     splits = dict(schedule.splits)
-    unknown = [n for n in splits if n not in ranges and n not in _slots(kernel)]
+    unknown = [n for key in splits for n in key.split("*") if n not in ranges and n not in _slots(kernel)]
     if unknown:
         raise ScheduleError(
             f"the schedule splits {unknown[0]}, but the kernel's ranges are {', '.join(ranges) or 'none'}"
@@ -127,9 +127,14 @@ def apply_schedule(
     parts: dict[UOp, list[UOp]] = {}
     valid: dict[UOp, UOp] = {}
     names: dict[str, UOp] = {}
+    merged = _merged(kernel, schedule)
     for name, r in ranges.items():
         axes = splits.get(name)
-        if axes is None:
+        if r in merged:
+            if axes is not None:
+                raise ScheduleError(f"{name} is split alone, and merged with others")
+            new, digits, mask = merged[r]
+        elif axes is None:
             new, digits, mask = r, [r], TRUE
         else:
             new, digits, mask = _split(r, axes)
@@ -197,6 +202,35 @@ def _check_streams(s: Scheduled) -> None:
             raise UnknownNameError("output", name, outputs, f"in stream={','.join(s.schedule.streams)}")
         if any(u.op is ops.LOAD and u.src[0].op is ops.PARAM and u.src[0].arg[0] == name for u in s.nodes):
             raise ScheduleError(f"stream={name}: the kernel reads {name} again and wants it in the caches")
+
+
+def _merged(kernel: Kernel, schedule: Schedule) -> dict[UOp, tuple[UOp, list[UOp], UOp]]:
+    """Return what becomes of ranges that are merged: as what `_split` returns."""
+    found: dict[UOp, tuple[UOp, list[UOp], UOp]] = {}
+    for key, axes in schedule.splits:
+        if "*" not in key:
+            continue
+        members = [kernel.ranges[n] for n in key.split("*") if n in kernel.ranges]
+        reduced = {r for u in kernel.nodes if u.op is ops.REDUCE for r in u.src[1:]}
+        size = 1
+        for r in members:
+            if r in reduced:
+                raise ScheduleError(f"{key}: {r.arg[0]} is reduced, and cannot merge with another range")
+            if r.src:
+                raise ScheduleError(f"{key}: the size of {r.arg[0]} is only bound at launch")
+            if r in found:
+                raise ScheduleError(f"{r.arg[0]} is merged twice")
+            size *= range_size(r)
+        if axes[0].slides:
+            raise ScheduleError(f"axis {axes[0].name} cannot slide: {key} merges ranges")
+        if size == 1:
+            continue
+        rest, digits, mask = _split(irange(size, key), axes)
+        for r in reversed(members[1:]):
+            rest, within = divmod_(rest, range_size(r))
+            found[r] = within, digits, mask
+        found[members[0]] = rest, digits, mask
+    return found
 
 
 def _slots(kernel: Kernel) -> set[str]:

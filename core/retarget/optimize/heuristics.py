@@ -24,7 +24,7 @@ Ranges whose size is bound at launch stay whole: they are neither tiled, vectori
 from __future__ import annotations
 
 from ..ir import dtypes, ops
-from ..ir.index import TRUE, range_size
+from ..ir.index import TRUE, irange, range_size
 from ..ir.uop import UOp, toposort
 from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
@@ -64,7 +64,51 @@ def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
     product = choose_product_schedule(kernel, reductions, accesses, lanes, capabilities)
     if product is not None:
         return product
-    return _Choice(kernel, capabilities, accesses, output, reductions, lanes).schedule()
+    every = list(ranges.values())
+    keys = {r: name for name, r in ranges.items()}
+    if not reductions and len(output) == len(every) > 1:
+        every, keys, accesses = _merge(kernel, every, accesses)
+        output = every
+    return _Choice(kernel, capabilities, every, keys, accesses, output, reductions, lanes).schedule()
+
+
+def _merge(
+    kernel: Kernel, ranges: list[UOp], accesses: list[Access]
+) -> tuple[list[UOp], dict[UOp, str], list[Access]]:
+    """Merge neighbouring ranges that every access walks together, as if they were one.
+
+    Returns
+    -------
+    The ranges that are left, what the schedule calls each, and the accesses along them.
+    """
+    keys = {r: r.arg[0] for r in ranges}
+    plain = all(
+        u.src[1] is TRUE if u.op in (ops.LOAD, ops.STORE) else u.op is not ops.CAST or
+        u.src[0].dtype is not dtypes.index
+        for u in kernel.nodes
+    )  # fmt: skip
+    crossed = any(a.coefficients.get(ranges[-1], 0) not in (0, 1) for a in accesses)  # wants its axes apart
+    if not plain or crossed or any(r.src for r in ranges):
+        return ranges, keys, accesses
+    left = [ranges[0]]
+    for r in ranges[1:]:
+        last = left[-1]
+        together = all(
+            a.coefficients.get(last, 0) == a.coefficients.get(r, 0) * range_size(r)
+            and not a.irregular & {last, r} for a in accesses
+        )  # fmt: skip
+        if not together:
+            left.append(r)
+            continue
+        one = irange(range_size(last) * range_size(r), last.arg[0])
+        keys[one] = f"{keys[last]}*{keys[r]}"
+        left[-1] = one
+        accesses = [
+            Access({**{x: k for x, k in a.coefficients.items() if x is not last and x is not r},
+                    **({one: a.coefficients[r]} if r in a.coefficients else {})}, a.irregular, a.is_store)
+            for a in accesses
+        ]  # fmt: skip
+    return left, keys, accesses
 
 
 def _lanes(kernel: Kernel, capabilities: Capabilities) -> int:
@@ -88,15 +132,16 @@ class _Choice:
     """What is known of a kernel that is no product, and the axes of its ranges while they are chosen."""
 
     def __init__(
-        self, kernel: Kernel, capabilities: Capabilities, accesses: list[Access], output: list[UOp],
-        reductions: list[UOp], lanes: int,
+        self, kernel: Kernel, capabilities: Capabilities, ranges: list[UOp], keys: dict[UOp, str],
+        accesses: list[Access], output: list[UOp], reductions: list[UOp], lanes: int,
     ) -> None:  # fmt: skip
         self.kernel, self.capabilities, self.reductions = kernel, capabilities, reductions
         self.output = output
         self.reduced = {r for u in reductions for r in u.src[1:]}
-        self.axes: dict[UOp, list[Axis]] = {r: [Axis(name)] for name, r in kernel.ranges.items()}
+        self.axes: dict[UOp, list[Axis]] = {r: [Axis(r.arg[0])] for r in ranges}
+        self.keys = keys
         self.order: list[str] = []
-        self.vector = _vector_axis(list(kernel.ranges.values()), accesses, lanes, output)
+        self.vector = _vector_axis(ranges, accesses, lanes, output)
         self.lanes = lanes
         self.costly = [u for u in kernel.nodes if u.op in _COSTLY]
         self.cheap = not any(self.vector in u.ranges for u in self.costly)
@@ -120,7 +165,9 @@ class _Choice:
                 self._accumulators(threaded)
             self.order = _order(axes, ranges)
         _chunk(axes, self.order, self.reductions)
-        splits = [(r.arg[0], a) for r, a in axes.items() if len(a) > 1 or a[0].kind != "loop"]
+        keys = self.keys
+        changed = [r for r, a in axes.items() if len(a) > 1 or a[0].kind != "loop" or "*" in keys[r]]
+        splits = [(keys[r], axes[r]) for r in changed]
         kept = self._kept()
         return Schedule.of(splits, self.order, [*stages, *kept], [] if kept else self._streams())
 
@@ -291,7 +338,7 @@ class _Choice:
             size = s.src[0].dtype.itemsize
             for r in s.ranges:
                 size *= range_size(r)
-            if size >= least and self.vector in s.ranges:
+            if size >= least and (not self.reductions or self.vector in s.ranges):
                 found.append(s.src[0].arg[0])
         return found
 

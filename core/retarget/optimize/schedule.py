@@ -3,7 +3,8 @@
     r1=nb,p/2,j/2:u,v/16:v; r0=m,i/8:u; order=nb,m,p,r2,i,j,v
 
 Each range is replaced by a mixed-radix list of axes, outermost first: `name[/size][:kind]`.  One axis may
-leave out its size, which is then what the others leave.  A kind is a letter of `AXIS_KINDS`, "l" when
+leave out its size, which is then what the others leave.  Ranges that no reduction is over merge into
+one by `r0*r1=m,v/8:v`.  A kind is a letter of `AXIS_KINDS`, "l" when
 absent.  Sizes whose product exceeds the range's are legal: the surplus is masked.  With a `~` behind the
 first axis (`r0=m~,i/6:u`) nothing is: its last step slides back so as to end where the range ends, and
 computes a few values twice.  `order` lists axes from
@@ -44,6 +45,7 @@ AXIS_KINDS: dict[str, str] = {
 #: Kinds of axes that have no loop on a device with a grid: its blocks, threads and lanes are the iterations.
 PARALLEL = frozenset({"grid", "block", "warp"})
 _LETTERS = {kind: letter for letter, kind in AXIS_KINDS.items()}
+_KEY = re.compile(r"[A-Za-z_]\w*(\*[A-Za-z_]\w*)*")
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)(~)?(?:/(\d+))?(?::([a-z]))?\s*")
 
 
@@ -217,7 +219,7 @@ def parse_schedule(text: str) -> Schedule:
         name, equals, value = clause.partition("=")
         key = name.strip()
         at = start + len(name) + 1
-        if not equals or not re.fullmatch(r"[A-Za-z_]\w*", key):
+        if not equals or not _KEY.fullmatch(key):
             raise ParseError(
                 "a schedule clause is `range=axis,axis`, `order=axis,axis`, `stage=name@axis` or "
                 "`tc=name@rows,columns,reduction`", text, start
