@@ -190,6 +190,8 @@ def _tile(
     for vectors in range(1, min(length // width, capabilities.registers - 3, ACCUMULATORS) + 1):
         free = capabilities.registers - spare - vectors
         most = min(height, 4 if far else ROWS, ACCUMULATORS // vectors, free // vectors)
+        if vectors < capabilities.registers - spare:
+            most = max(most, 1)  # with one row, a vector is used once: one is live at a time
         if vectors > 4 and most < min(height, 2):
             break
         columns = vectors * width
@@ -202,7 +204,7 @@ def _tile(
             if apart and (not packs or height < 2 * rows):
                 steps *= 1 + 64 / (columns * size)
             # Where packing is a good part of the work, two are packed from longer pieces of memory.
-            side = max(panels, 2 if height < 16 * rows else 1) if packs else 1
+            side = max(panels, 2 if height < 16 * rows else 1) if packs and height >= 2 * rows else 1
             while side > 1 and (columns * side > length or depth * columns * side * size > room):
                 side //= 2
             block = columns * side
