@@ -202,7 +202,8 @@ def _tile(
             steps = max(done, vectors + rows, LATENCY) + (3 * vectors + rows) / 16
             # Where nothing is packed, each step of the sum is at a line or two in another page of memory.
             if apart and (not packs or height < 2 * rows):
-                steps *= 1 + 64 / (columns * size)
+                # Where columns do not divide, vectors lie across two lines.
+                steps *= 1 + 64 / (columns * size) + (0.3 if length % columns else 0)
             # Where packing is a good part of the work, two are packed from longer pieces of memory.
             side = max(panels, 2 if height < 16 * rows else 1) if packs and height >= 2 * rows else 1
             while side > 1 and (columns * side > length or depth * columns * side * size > room):
