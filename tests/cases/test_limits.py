@@ -44,7 +44,7 @@ def test_many_outputs(device: str, compute: Any) -> None:
         assert found.tolist() == [i * (k + 0.5) for i in range(5)]
 
 
-@pytest.mark.parametrize("text", ["r0=r0t:t; r1=r1t:t", "r3=r3t:t", "r9=a,b/2", "order=nowhere"])
+@pytest.mark.parametrize("text", ["r0=r0t:t; r1=r1t:t", "r3=r3g:g", "r9=a,b/2", "order=nowhere"])
 def test_schedule_that_is_asked_for_and_impossible(device: str, text: str) -> None:
     """A typed error before anything is launched; afterwards everything works."""
     a = rt.asarray(np.ones((3, 3), "f4"))

@@ -161,3 +161,19 @@ def test_no_mask_in_the_inner_loop_of_a_convolution() -> None:
     reads = [u for u in program.uops if u.op is ops.LOAD and u.src[0] in tiles]
     assert reads
     assert all(len(u.src) == 2 for u in reads)
+
+
+@pytest.mark.parametrize("size", [(2, 8, 2, 16), (3, 32, 4, 32), (2, 16, 3, 24)])
+def test_stacks_of_products_with_an_operand_each(device: str, size: tuple[int, int, int, int]) -> None:
+    """The right operand is packed inside of every axis that tells the products apart."""
+    batch, length, heads, width = size
+    shape = (batch, heads, length, width)
+    x, y = normal(batch * length, heads * width), normal(*shape)
+    left = rt.permute_dims(rt.asarray(x).reshape(batch, length, heads, width), (0, 2, 1, 3))
+    numbers = x.reshape(batch, length, heads, width).transpose(0, 2, 1, 3)
+    for found, wanted in [
+        (left @ rt.asarray(y).mT, numbers @ y.swapaxes(-1, -2)),
+        (rt.asarray(y) @ left.mT, y @ numbers.swapaxes(-1, -2)),
+        (left.mT @ rt.asarray(y), numbers.swapaxes(-1, -2) @ y),
+    ]:
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-4)

@@ -339,7 +339,10 @@ def _choose_windows(
     if whole // range_size(columns) * tile.columns > left:
         return None
     filter_block = axes[columns][0].name
-    at, outer = (names[0], [filter_block]) if names and whole <= left else (filter_block, [])
+    # Groups, and the products of a stack, have filters each: they are packed inside of those axes.
+    own = [a.name for r in others if r in weights.ranges for a in axes[r]]
+    last = max([names.index(name) for name in own if name in names], default=0)
+    at, outer = (names[last], [filter_block]) if names and whole <= left else (filter_block, [])
     layout = [*outer, *depth, *packed]
     stages = [
         Stage(weights.src[0].arg[0], at, tuple(layout)),
