@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from ..errors import CompileError
 from .diskcache import DiskCache, digest, disk_cache
@@ -29,6 +30,7 @@ _PLACES = 64
 
 _lock = threading.RLock()
 _read: dict[DiskCache, dict[str, Any]] = {}
+_keys: WeakKeyDictionary[Toolchain, str] = WeakKeyDictionary()
 
 
 class Place(NamedTuple):
@@ -76,7 +78,7 @@ def records_of(tools: Toolchain) -> dict[str, Any]:
     if not any(each["about"]["target"] == tools.target for each in places.values()):
         return {}
     try:
-        found = places.get(place_of(tools).key)
+        found = places.get(_key_of(tools))
     except CompileError:  # no compiler here: what it would make of a schedule was not measured
         return {}
     return {} if found is None else found["kernels"]
@@ -138,6 +140,16 @@ def forget() -> None:
     """Read the entry again when it is needed next: another process may have changed it."""
     with _lock:
         _read.clear()
+
+
+def _key_of(tools: Toolchain) -> str:
+    """Return the key of this machine as a place, remembered once it is known which extensions work."""
+    key = _keys.get(tools)
+    if key is None:
+        key = place_of(tools).key
+        if "hooks" in vars(tools):
+            _keys[tools] = key
+    return key
 
 
 def _places(cache: DiskCache) -> dict[str, Any]:

@@ -11,13 +11,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...errors import ScheduleError, UnknownNameError
+from ...errors import ParseError, ScheduleError, UnknownNameError
 from ...ir import ops
 from ...ir.index import range_size
 from ...registry.capabilities import Capabilities
 from ...schedule.kernel import Kernel
 from ..apply import apply_schedule
-from ..schedule import Axis, Schedule, Stage
+from ..schedule import Axis, Schedule, Stage, parse_schedule
 
 #: Most copies of a loop body that unrolled axes may make together: compilers take long for more.
 COPIES = 40
@@ -127,8 +127,9 @@ class Mutator:
         try:
             if copies > COPIES:
                 raise ScheduleError(f"{copies} copies of a loop body")
+            parse_schedule(str(schedule))  # what is no line cannot be kept
             apply_schedule(self.kernel, schedule)
-        except (ScheduleError, UnknownNameError):
+        except (ScheduleError, UnknownNameError, ParseError):
             self.illegal += 1
             return False
         return True
