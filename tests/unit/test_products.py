@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -177,3 +178,50 @@ def test_stacks_of_products_with_an_operand_each(device: str, size: tuple[int, i
         (left.mT @ rt.asarray(y), numbers.swapaxes(-1, -2) @ y),
     ]:
         np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+GROUPED = [
+    ((2, 3, 9, 11), (3, 1, 3, 3), {"groups": 3, "padding": 1}),
+    ((1, 4, 17, 20), (8, 1, 5, 5), {"groups": 4, "padding": 2}),
+    ((3, 6, 8, 30), (6, 1, 1, 3), {"groups": 6, "padding": 1}),
+    ((2, 4, 7, 5), (4, 2, 3, 3), {"groups": 2, "padding": 1}),
+    ((2, 4, 31, 13), (4, 1, 3, 3), {"groups": 4, "stride": 2, "padding": 1}),
+    ((2, 4, 31, 13), (4, 1, 3, 3), {"groups": 4, "stride": (2, 1), "padding": 1}),
+    ((2, 4, 33, 19), (4, 1, 3, 3), {"groups": 4, "padding": 2, "dilation": 2}),
+    ((1, 2, 700, 90), (2, 1, 3, 5), {"groups": 2, "padding": 1}),
+    ((2, 3, 14, 13), (16, 3, 3, 3), {"dilation": 2, "padding": 2}),
+    ((1, 32, 9, 9), (32, 16, 3, 3), {"groups": 2, "padding": 1}),
+]
+
+
+@pytest.mark.parametrize("target", ["llvm", "clang"])
+@pytest.mark.parametrize(("image", "filters", "options"), GROUPED)
+def test_grouped_and_dilated_convolutions_under_the_heuristics(
+    target: str, image: tuple[int, ...], filters: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    require(target)
+    groups, pad, apart = options.get("groups", 1), options.get("padding", 0), options.get("dilation", 1)
+    down, right = np.broadcast_to(options.get("stride", 1), 2)
+    for dtype in ("f4", "f8"):
+        x, w = normal(*image).astype(dtype), normal(*filters).astype(dtype)
+        device = f"{target}:0"
+        found = rt.conv2d(rt.asarray(x, device=device), rt.asarray(w, device=device), **options).numpy()
+        padded = np.pad(x.astype("f8"), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+        window = [apart * (n - 1) + 1 for n in filters[2:]]
+        windows = np.lib.stride_tricks.sliding_window_view(padded, window, axis=(2, 3))
+        windows = windows[:, :, ::down, ::right, ::apart, ::apart]
+        parts = zip(np.split(windows, groups, 1), np.split(w.astype("f8"), groups, 0), strict=True)
+        wanted = np.concatenate([np.einsum("nchwrs,kcrs->nkhw", i, f) for i, f in parts], 1)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_depthwise_convolutions_have_vectors_of_pixels() -> None:
+    """Each tap is an unaligned load from a copy with its border of zeros, without a mask."""
+    image, filters = rt.asarray(normal(2, 4, 17, 17)), rt.asarray(normal(4, 1, 3, 3))
+    (kernel,) = rt.lower(rt.conv2d(image, filters, padding=1, groups=4))
+    program = program_of(kernel, toolchain("llvm"))
+    tiles = {u for u in program.uops if u.op is ops.LOCAL and u.arg[2] == "local"}
+    assert len(tiles) == 1
+    reads = [u for u in program.uops if u.op is ops.LOAD and u.src[0] in tiles]
+    assert reads
+    assert all(len(u.src) == 2 and u.dtype.lanes > 1 for u in reads)

@@ -2,7 +2,8 @@
 
 Ranges whose size is bound at launch stay whole: they are neither tiled, vectorized nor cut for threads.
 
-1. *Products*, such as matmuls and convolutions, have a module of their own, `products`.
+1. *Products*, such as matmuls and convolutions, have a module of their own, `products`; sums over
+   windows that filters do not share (depthwise convolutions) are in `convolutions`.
 2. *Lanes*: as many as a vector has of the widest type that is computed in, not of what is stored.
 3. *Vector axis*: the range along which most accesses are contiguous, and none has to gather if that can be
    had.
@@ -29,6 +30,7 @@ from ..ir.uop import UOp, toposort
 from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
 from .accesses import Access, access_of
+from .convolutions import choose_stencil_schedule
 from .products import choose_product_schedule
 from .schedule import Axis, Schedule, Stage
 
@@ -64,6 +66,9 @@ def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
     product = choose_product_schedule(kernel, reductions, accesses, lanes, capabilities)
     if product is not None:
         return product
+    stencil = choose_stencil_schedule(kernel, reductions, accesses, lanes, capabilities)
+    if stencil is not None:
+        return stencil
     every = list(ranges.values())
     keys = {r: name for name, r in ranges.items()}
     if not reductions and len(output) == len(every) > 1:
