@@ -44,6 +44,17 @@ def test_many_outputs(device: str, compute: Any) -> None:
         assert found.tolist() == [i * (k + 0.5) for i in range(5)]
 
 
+def test_accumulators_that_the_stack_cannot_hold(device: str) -> None:
+    """The sum's loop outside of both rows and columns: an accumulator for every element of the result."""
+    a = rt.asarray(np.ones((1500, 2), "f4"))
+    with rt.with_schedule("order=r3,r1,r0"):
+        small = rt.asarray(np.ones((3, 2), "f4"))
+        assert (small @ small.T).numpy().tolist() == [[2.0] * 3] * 3
+        if device != "numpy":  # whose arrays are not on a stack
+            with pytest.raises(ScheduleError, match="9000000 bytes"):
+                (a @ a.T).realize()
+
+
 @pytest.mark.parametrize("text", ["r0=r0t:t; r1=r1t:t", "r3=r3g:g", "r9=a,b/2", "order=nowhere"])
 def test_schedule_that_is_asked_for_and_impossible(device: str, text: str) -> None:
     """A typed error before anything is launched; afterwards everything works."""

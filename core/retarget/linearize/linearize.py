@@ -130,17 +130,23 @@ def guarded(body: list[UOp], condition: UOp) -> list[UOp]:
 
 
 def check_local(body: Sequence[UOp], capabilities: Capabilities) -> None:
-    """Raise ScheduleError if a block has more local memory than the target gives it."""
+    """Raise ScheduleError if a block has more local memory than the target gives it.
+
+    Without blocks local memory is the stack, where arrays of accumulators are, too.
+    """
     limit = capabilities.limits.local_bytes
-    arrays = dict.fromkeys(u for u in body if u.op is ops.LOCAL and u.arg[2] == "local") if limit else {}
-    if arrays:
-        sizes = {u.arg[0]: math.prod(n for n in u.arg[1] if n) * u.dtype.itemsize for u in arrays}
-        if sum(sizes.values()) > limit:
-            text = ", ".join(f"{name} {n}" for name, n in sizes.items())
-            raise ScheduleError(
-                f"the kernel keeps {sum(sizes.values())} bytes in local memory ({text}); "
-                f"{capabilities.target} has {limit}"
-            )
+    spaces = ("local",) if "block" in capabilities.axis_kinds else ("local", "register")
+    sizes = {
+        u.arg[0]: math.prod(n for n in u.arg[1] if n) * u.dtype.itemsize * u.dtype.lanes
+        for u in (body if limit else ())
+        if u.op is ops.LOCAL and u.arg[2] in spaces
+    }
+    if sum(sizes.values()) > limit:
+        text = ", ".join(f"{name} {n}" for name, n in sizes.items())
+        raise ScheduleError(
+            f"the kernel keeps {sum(sizes.values())} bytes in local memory ({text}); "
+            f"{capabilities.target} has {limit}"
+        )
 
 
 def _argument_order(param: UOp) -> tuple[bool, int]:
