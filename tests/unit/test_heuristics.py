@@ -105,8 +105,9 @@ def test_what_the_caches_cannot_hold_is_stored_past_them() -> None:
 
 def test_a_transpose_goes_by_square_blocks() -> None:
     s = chosen(rt.permute_dims(ones(1024, 1024), (1, 0)))
-    assert [str(t) for t in s.stages] == ["stage=in0@r0b[r0i,r1u,r1v]"]
-    assert dict(axes_of(s, "loop"))["r0i"] == 16
+    (stage,) = s.stages
+    assert (stage.what, stage.at, stage.space) == ("in0", "r0k", "register")
+    assert dict(axes_of(s, "vector")) == {"r1v": stage.turned} and dict(axes_of(s, "unroll"))["r0u"] == stage.turned
     x = ones(1024, 1024)
     assert chosen(rt.permute_dims(x, (1, 0)) + x).stages == ()  # read at two places: no tile serves both
 

@@ -35,7 +35,10 @@ schedules = st.builds(
     ),
     st.lists(names, max_size=4).map(tuple),
     st.lists(
-        st.builds(Stage, names, names, st.lists(names, max_size=3).map(tuple), st.sampled_from(SPACES)),
+        st.builds(
+            Stage, names, names, st.lists(names, max_size=3).map(tuple), st.sampled_from(SPACES),
+            turned=st.sampled_from((0, 2, 8)),
+        ),
         max_size=2,
     ).map(tuple),
     streams=st.lists(names, max_size=2).map(tuple),
@@ -48,6 +51,11 @@ def test_round_trip(schedule: Schedule) -> None:
     assert parse_schedule(text) == schedule
     spaced = re.sub(r"([;,=])", r" \1 ", text)
     assert str(parse_schedule(spaced)) == text
+
+
+def test_registers_transpose_powers_of_two() -> None:
+    with pytest.raises(ParseError, match="a power of two of lanes, not 6"):
+        parse_schedule("stage=in0@r0^6")
 
 
 def test_examples() -> None:

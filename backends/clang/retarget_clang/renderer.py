@@ -191,10 +191,14 @@ class ClangRenderer(CFamilyRenderer):
             promoted = self.carrier(uop.dtype).bits < 32 or ("LL" in value and uop.src[0].op is not ops.CONST)
             return Code(text, bare=None if promoted else scalar)
         if uop.op is ops.GEP and lanes > 1:
-            if not value.isidentifier():
+            if len(operands) == 1 and not value.isidentifier():
                 value = self.bind(ctx, uop.src[0], value)
-            text = f"__builtin_shufflevector({value}, {value}, {', '.join(map(str, uop.arg))})"
-            return Code(text, mask=mask_of(value))
+            mask, other = mask_of(value), operands[-1]
+            if len(operands) > 1 and uop.dtype.kind == "bool":
+                mask = mask or 8
+                value, other = (self.mask(ctx, v, uop.src[0].dtype.lanes, mask) for v in operands)
+            text = f"__builtin_shufflevector({bare(value)}, {bare(other)}, {', '.join(map(str, uop.arg))})"
+            return Code(text, mask=mask)
         return super().render_vector(ctx, uop, operands)
 
     def fold(self, ctx: EmitContext, uop: UOp, value: str) -> Code | None:

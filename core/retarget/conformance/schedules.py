@@ -148,10 +148,14 @@ def _tile(
     spaces: Sequence[str],
     capabilities: Capabilities,
 ) -> Stage:
-    """Return a stage of a parameter; where blocks share it, perhaps with padding, a width and slots."""
+    """Return a stage of a parameter, perhaps turned; where blocks share it, with padding, a width and slots."""
     space = rng.choice(spaces)
     if space != "local" or "block" not in capabilities.axis_kinds:
-        return Stage(what, at, (), space)
+        vectors = "vector" in capabilities.axis_kinds and capabilities.vector_bits
+        turned = rng.choice(_WIDTHS) if vectors and rng.random() < 0.5 else 0
+        # A layout may name axes that the tile has no dimension for.
+        layout = tuple(rng.sample(names, len(names))) if rng.random() < 0.5 else ()
+        return Stage(what, at, layout, space, turned=turned)
     layout = tuple(rng.sample(names, len(names))) if rng.random() < 0.4 else ()
     padding = tuple([rng.choice((0, 0, 1, 4)) for _ in layout]) if rng.random() < 0.6 else ()
     if not any(padding):

@@ -200,7 +200,9 @@ def _vectorize(dtype: DType, src: tuple[UOp, ...], arg: Any) -> str | None:
 def _gep(dtype: DType, src: tuple[UOp, ...], arg: Any) -> str | None:
     if src[0].dtype.scalar is not dtype.scalar or not isinstance(arg, tuple) or len(arg) != dtype.lanes:
         return f"takes lanes {arg} of {src[0].dtype} as {dtype}"
-    if any(not 0 <= i < src[0].dtype.lanes for i in arg):
+    if len(src) > 1 and (src[1].dtype is not src[0].dtype or src[0].dtype.lanes == 1):
+        return f"takes lanes of two vectors of one dtype, not of {src[0].dtype} and {src[1].dtype}"
+    if any(not 0 <= i < len(src) * src[0].dtype.lanes for i in arg):
         return f"lane out of range: {arg} of {src[0].dtype}"
     return None
 
@@ -346,7 +348,8 @@ BARRIER = _op("BARRIER", "l", "", _void, "control",
               "every thread of the block arrives before any goes on", Effect.SYNC)  # fmt: skip
 BROADCAST = _op("BROADCAST", "l", "x", _broadcast, "vector", "every lane is x")
 VECTORIZE = _op("VECTORIZE", "l", "*lanes", _vectorize, "vector", "a vector of its operands")
-GEP = _op("GEP", "l", "x", _gep, "vector", "lanes of a vector; arg: their numbers")
+GEP = _op("GEP", "l", "x y?", _gep, "vector",
+          "lanes of a vector, or of two, counted on from one to the other; arg: their numbers")  # fmt: skip
 FOLD = _op("FOLD", "l", "x", _lanes, "vector", "the lanes of x folded to a scalar; arg: op")
 SHUFFLE = _op("SHUFFLE", "l", "x", _first, "control",
               "x of the thread whose number differs by arg in its bits (exclusive or)",

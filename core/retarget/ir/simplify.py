@@ -450,7 +450,7 @@ def vectorize(lanes: Sequence[UOp]) -> UOp:
     wide = first.dtype.vector(len(lanes))
     if all(x is first for x in lanes):
         return UOp(ops.BROADCAST, wide, (first,))
-    if all(x.op is ops.GEP and x.src[0] is first.src[0] for x in lanes):
+    if all(x.op is ops.GEP and x.src == first.src and len(x.src) == 1 for x in lanes):
         return gep(first.src[0], tuple([x.arg[0] for x in lanes]))
     return UOp(ops.VECTORIZE, wide, tuple(lanes))
 
@@ -463,6 +463,6 @@ def gep(x: UOp, lanes: tuple[int, ...]) -> UOp:
         return vectorize([x.src[0]] * len(lanes))
     if x.op is ops.VECTORIZE:
         return vectorize([x.src[n] for n in lanes])
-    if x.op is ops.GEP:
+    if x.op is ops.GEP and len(x.src) == 1:
         return gep(x.src[0], tuple([x.arg[n] for n in lanes]))
     return UOp(ops.GEP, x.dtype.scalar.vector(len(lanes)), (x,), lanes)

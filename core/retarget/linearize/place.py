@@ -27,9 +27,10 @@ from ..ir import dtypes, ops
 from ..ir.index import FALSE, TRUE, all_of, conjuncts, flatten, iconst, ishift, less_than, range_size
 from ..ir.uop import UOp, const
 from ..optimize.apply import Scheduled, in_iteration
-from ..optimize.stages import Staged
+from ..optimize.stages import Staged, Turned
 from .barriers import FENCE, synchronize
 from .fragments import elements, runs
+from .lanes import transposed
 from .translate import UNLOOPED, Translator, vector_range
 
 _FAR = 1 << 30
@@ -98,7 +99,11 @@ class Placer:
         for s in stores:  # see every reader first, so that each accumulator is placed far enough out
             self.needed(_values(s), self.path(s.ranges), {}, note=True)
         for stage in self.kernel.stages:
-            if stage.array.op is ops.LOCAL:
+            if stage.array.op is not ops.LOCAL:
+                continue
+            if stage.turned and stage.turned.whole:  # declared where it is filled
+                self.translate.vectors[stage.array] = _of_vectors(stage.array, len(stage.turned.stores))
+            else:
                 self.root.body.append(stage.array)
         for together in _together(stores):  # reductions that they need share their loops
             values = [v for s in together for v in _values(s)]
@@ -143,7 +148,7 @@ class Placer:
             self.settled.pop(self.accumulators[r].array, None)
         for stage in frame.stages:
             self.filled.discard(stage.array)
-            self.settled.pop(stage.array, None)
+            self.settled.pop(self.translate.vectors.get(stage.array, stage.array), None)
 
     def go_to(self, path: Sequence[UOp], avoid: frozenset[int] | set[int] = frozenset()) -> None:
         """Close and open loops until exactly `path` is open, keeping what agrees and is not to be avoided."""
@@ -380,10 +385,31 @@ class Placer:
     def fill_tile(self, stage: Staged, path: list[UOp]) -> None:
         """Copy a tile inside the loops of `path`."""
         loops = [x for x in stage.loops if x.arg[2] != "vector"]
-        self.statement(path + loops, _values(stage.fill), lambda: self.store(stage.fill))
+        turned, array = stage.turned, self.translate.vectors.get(stage.array, stage.array)
+        if array is not stage.array:
+            self.go_to(path)
+            self.stack[-1].body.append(array)
+        copy = partial(self.store, stage.fill) if turned is None else partial(self.turn, stage.fill, turned)
+        self.statement(path + loops, _values(stage.fill), copy)
         self.go_to(path)
         self.mark_filled(stage, len(path))
-        self.settled[stage.array] = len(path)
+        self.settled[array] = len(path)
+
+    def turn(self, fill: UOp, turned: Turned) -> None:
+        """Copy one block of a turned tile: its rows are loaded, transposed in registers, and stored."""
+        translate = self.translate
+        array, n = fill.src[0], len(turned.stores)
+        rows = [in_iteration(fill, turned.rows, iconst(row)).src[2] for row in range(n)]
+        values = transposed([self.place(translate.wide(row, n)) for row in rows])
+        for value, idx in zip(values, turned.stores, strict=True):
+            flat = flatten(idx, array.arg[1])
+            vectors = translate.vectors.get(array)
+            if vectors is None:
+                address, _, _ = translate.address(flat, TRUE)
+                self.emit(UOp(ops.STORE, dtypes.void, (array, address, value)))
+            else:
+                address = translate.vector_index(flat, n)
+                self.emit(UOp(ops.STORE, dtypes.void, (vectors, address, value)))
 
     def fill_first(self, ring: list[Staged], path: list[UOp]) -> None:
         """Start the copies of the first iterations of the loop that goes through the slots of some tiles."""
@@ -585,6 +611,12 @@ def _together(stores: Sequence[UOp]) -> list[list[UOp]]:
         else:
             groups.append([s])
     return groups
+
+
+def _of_vectors(array: UOp, lanes: int) -> UOp:
+    """Return an array of vectors for one whose last dimension is a vector's lanes."""
+    name, shape, space = array.arg
+    return UOp(ops.LOCAL, array.dtype.vector(lanes), (), (name, (*shape[:-1], shape[-1] // lanes), space))
 
 
 def _flatten(frame: _Frame, out: list[UOp]) -> None:

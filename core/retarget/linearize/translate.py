@@ -99,6 +99,8 @@ class Translator:
         self._flat: dict[UOp, UOp] = {} if flat is None else flat
         #: REDUCE -> (accumulator array, kernel indices of its element); filled in as accumulators are placed.
         self.accumulators: dict[UOp, tuple[UOp, tuple[UOp, ...]]] = {}
+        #: Array of a stage -> the array of vectors that it became, if whole vectors are all that is accessed.
+        self.vectors: dict[UOp, UOp] = {}
 
     def flat_index(self, access: UOp) -> UOp:
         """Return the flat index of a load or a store."""
@@ -244,6 +246,10 @@ class Translator:
             return self.image_load(u, self.images[buffer])
         if self.scattered(u):
             return self.fragment(u)
+        vectors = self.vectors.get(buffer)
+        if vectors is not None:
+            index = self.vector_index(self.flat_index(u), vectors.dtype.lanes)
+            return UOp(ops.LOAD, vectors.dtype, (vectors, index), 1)
         address, lanes, alignment = self.address(self.flat_index(u), mask)
         dtype = u.dtype.vector(lanes)
         if mask is TRUE:
@@ -306,6 +312,12 @@ class Translator:
             base = combine(((flat, 1), (v, -1)))
             return self.position(base), width, aligned(base, width)
         return self.broadcast(self.position(flat), width), width, 1
+
+    def vector_index(self, flat: UOp, lanes: int) -> UOp:
+        """Return the number of a whole vector in an array, from the flat index of its elements."""
+        c, parts = terms(flat)
+        whole = [(a, k // lanes) for a, k in parts if k % lanes == 0]  # the lanes' own axis is what is left
+        return self.position(combine(whole, c // lanes))
 
     # -- masks -----------------------------------------------------------------------------------------------
 

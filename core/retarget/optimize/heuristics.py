@@ -4,6 +4,7 @@ Ranges whose size is bound at launch stay whole: they are neither tiled, vectori
 
 1. *Products*, such as matmuls and convolutions, have a module of their own, `products`; sums over
    windows that filters do not share (depthwise convolutions) are in `convolutions`.
+   *Transposes* have one too, `transposes`: kernels that read along one axis and write along another.
 2. *Lanes*: as many as a vector has of the widest type that is computed in, not of what is stored.
 3. *Vector axis*: the range along which most accesses are contiguous, and none has to gather if that can be
    had.
@@ -17,8 +18,7 @@ Ranges whose size is bound at launch stay whole: they are neither tiled, vectori
    for.  Where output axes are too short, the reduction is cut instead, into pieces that depend on its size
    alone: so does the result.
 8. *Streams*: outputs that the caches cannot hold are stored past them.
-9. *Transposes* go by square blocks, each through a tile: lines are read and written as a whole.
-10. *Kept rows*: what is costly and needed by a reduction and again by the output is kept in the output, if a
+9. *Kept rows*: what is costly and needed by a reduction and again by the output is kept in the output, if a
    row of it stays in the cache meanwhile.
 """
 
@@ -29,10 +29,11 @@ from ..ir.index import TRUE, irange, range_size
 from ..ir.uop import UOp, toposort
 from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
-from .accesses import Access, access_of
+from .accesses import Access, access_of, past_caches
 from .convolutions import choose_stencil_schedule
 from .products import choose_product_schedule
 from .schedule import Axis, Schedule, Stage
+from .transposes import choose_transpose_schedule
 
 #: Scalar operations below which a kernel is not cut for threads: about 20 microseconds of vector work.
 PARALLEL_WORK = 1 << 16
@@ -69,6 +70,9 @@ def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
     stencil = choose_stencil_schedule(kernel, reductions, accesses, lanes, capabilities)
     if stencil is not None:
         return stencil
+    transpose = choose_transpose_schedule(kernel, accesses, lanes, capabilities) if not reductions else None
+    if transpose is not None:
+        return transpose
     every = list(ranges.values())
     keys = {r: name for name, r in ranges.items()}
     if not reductions and len(output) == len(every) > 1:
@@ -158,11 +162,7 @@ class _Choice:
         wide = vector is not None and _split_vector(axes, vector, self.lanes)
         ranges = [*output, *[r for r in axes if r not in output]]
         columns = self._columns() if wide else None
-        stages: list[Stage] = []
-        crossed = self._crossed() if wide and not self.reductions else None
-        if crossed is not None:
-            stages = self._transpose(*crossed)
-        elif columns is not None:
+        if columns is not None:
             self.order = self._by_rows(columns)
         else:
             threaded = self._thread_output() or self._thread_reduction(self._common_reduction())
@@ -173,8 +173,8 @@ class _Choice:
         keys = self.keys
         changed = [r for r, a in axes.items() if len(a) > 1 or a[0].kind != "loop" or "*" in keys[r]]
         splits = [(keys[r], axes[r]) for r in changed]
-        kept = self._kept()
-        return Schedule.of(splits, self.order, [*stages, *kept], [] if kept else self._streams())
+        stages = self._kept()
+        return Schedule.of(splits, self.order, stages, [] if stages else self._streams())
 
     # -- sizes -----------------------------------------------------------------------------------------------
 
@@ -330,81 +330,10 @@ class _Choice:
             digits[-1:] = [Axis(f"{name}a", 4, "own"), digits[-1]]
 
     def _streams(self) -> list[str]:
-        """Return the outputs that go past the caches: those that are larger than all of the last one.
-
-        What the kernel reads then has the caches for itself, and a line is not read before it is written.
-        """
-        caches = self.capabilities.caches
-        if self.vector is None or not caches:
+        """Return the outputs that go past the caches."""
+        if self.vector is None:
             return []
-        least = caches[-1] * max(self.capabilities.threads, 1)
-        found = []
-        for s in self.kernel.stores:
-            size = s.src[0].dtype.itemsize
-            for r in s.ranges:
-                size *= range_size(r)
-            if size >= least and (not self.reductions or self.vector in s.ranges):
-                found.append(s.src[0].arg[0])
-        return found
-
-    # -- transposes ------------------------------------------------------------------------------------------
-
-    def _crossed(self) -> tuple[UOp, list[str]] | None:
-        """Return an output axis along which some inputs are contiguous, while they are strided along the
-        vector axis; and their names."""
-        read: dict[str, list[UOp]] = {}
-        for u in self.kernel.nodes:
-            if u.op is ops.LOAD:
-                read.setdefault(u.src[0].arg[0], []).append(u)
-        along: UOp | None = None
-        names = []
-        for name, loads in read.items():
-            access = access_of(loads[0])
-            if self.vector is None or abs(access.coefficients.get(self.vector, 0)) <= 1 or access.irregular:
-                continue
-            near = next((r for r in self.output if access.coefficients.get(r) == 1 and not r.src), None)
-            alone = len(loads) == 1 and loads[0].src[1] is TRUE
-            if near is None or not alone or along not in (None, near) or range_size(near) < self.lanes:
-                return None
-            if min(access.coefficients.values()) < 0:
-                return None
-            along = near
-            names.append(name)
-        if along is None or "local" not in self.capabilities.address_spaces:
-            return None
-        return along, names
-
-    def _transpose(self, along: UOp, names: list[str]) -> list[Stage]:
-        """Go by square blocks: one is read along its rows, and written along its columns from a tile.
-
-        Its sides are a line of the cache, so that lines are read and written as a whole.
-        """
-        vector, axes = self.vector, self.axes
-        assert vector is not None
-        head, lanes = axes[vector]
-        inner = [lanes]
-        side = 2 * (lanes.size or 1)
-        if "unroll" in self.capabilities.axis_kinds and self.steps(vector) % 2 == 0:
-            inner = [Axis(f"{vector.arg[0]}u", 2, "unroll"), lanes]
-        axes[vector] = [head, *inner]
-        name = along.arg[0]
-        if range_size(along) % side and range_size(along) % (side // 2) == 0:
-            side //= 2
-        block = min(side, range_size(along))
-        axes[along] = [Axis(f"{name}b"), Axis(f"{name}i", block)]
-        outer = [r for r in self.output if r is not along and r is not vector]
-        if self.work >= PARALLEL_WORK and "thread" in self.capabilities.axis_kinds:
-            threads = max(self.capabilities.threads, 2)
-            for r in (*outer, vector):
-                steps = self.steps(r)
-                if steps >= threads and not r.src:
-                    self._cut(r, _each(steps, min(steps, PIECES * threads), threads))
-                    break
-        threaded = [a.name for r in axes for a in axes[r] if a.kind == "thread"]
-        loops = [a.name for r in (*outer, vector) for a in axes[r] if a.kind == "loop"]
-        rest = [a.name for a in inner]
-        self.order = [*threaded, *loops, f"{name}b", f"{name}i", *rest]
-        return [Stage(what, f"{name}b", (f"{name}i", *rest)) for what in names]
+        return past_caches(self.kernel, self.capabilities, self.vector if self.reductions else None)
 
     def _kept(self) -> list[Stage]:
         """Return the stage of what is costly and needed by a reduction and by the output."""

@@ -20,7 +20,10 @@ the outermost loop inward; axes that it leaves out keep the order of their kinds
 
 A stage names a buffer, or the last operation of a kind; then the loop that it is filled in ("top": outside of
 all); then, for a buffer, the order of the tile's dimensions; and the space it is kept in: local (the
-default), register or out.
+default), register or out.  `^8` behind the order says that the tile is turned on the way: its rows run across
+the buffer's, and the copy reads vectors of 8 along the buffer's rows and transposes 8 of them in registers.
+
+    r0=i,iu/8:u; r1=j,jv/8:v; order=i,j,iu,jv; stage=in0@j^8:register       a transpose
 
     tc=mma_16816@r0m,r1n,r2k                sums of products over r2k by a matrix instruction
 
@@ -67,7 +70,9 @@ class Axis:
 
 
 SPACES = ("local", "register", "out")
-_STAGE = re.compile(r"\s*(\w+)@(\w+)(?:\[([\w\s,+]+)\])?(?::([A-Za-z]\w*)(?:/(\d+))?(?:\*(\d+))?)?\s*")
+_STAGE = re.compile(
+    r"\s*(\w+)@(\w+)(?:\[([\w\s,+]+)\])?(?:\^(\d+))?(?::([A-Za-z]\w*)(?:/(\d+))?(?:\*(\d+))?)?\s*"
+)
 _LAYOUT_NAME = re.compile(r"\s*([A-Za-z_]\w*)(?:\s*\+\s*(\d+))?\s*")
 
 
@@ -94,6 +99,9 @@ class Stage:
     slots
         Copies of the tile; with more than one, it is filled that many iterations less one ahead, by
         asynchronous copies where the target has them.
+    turned
+        For a parameter: how many rows of as many elements the copy transposes in registers at a time;
+        0: none, elements keep their order.
     """
 
     what: str
@@ -103,15 +111,17 @@ class Stage:
     padding: tuple[int, ...] = ()
     width: int = 1
     slots: int = 1
+    turned: int = 0
 
     def __str__(self) -> str:
         padding = self.padding or (0,) * len(self.layout)
         names = [f"{n}+{p}" if p else n for n, p in zip(self.layout, padding, strict=True)]
         layout = f"[{','.join(names)}]" if names else ""
+        turned = f"^{self.turned}" if self.turned else ""
         space = "" if (self.space, self.width, self.slots) == ("local", 1, 1) else f":{self.space}"
         width = f"/{self.width}" if self.width > 1 else ""
         slots = f"*{self.slots}" if self.slots > 1 else ""
-        return f"stage={self.what}@{self.at}{layout}{space}{width}{slots}"
+        return f"stage={self.what}@{self.at}{layout}{turned}{space}{width}{slots}"
 
 
 _TENSOR = re.compile(r"\s*(\w+)@\s*(\w+|-)\s*,\s*(\w+|-)\s*,\s*(\w+|-)\s*")
@@ -240,12 +250,15 @@ def parse_schedule(text: str) -> Schedule:
         if key == "stage":
             match = _STAGE.fullmatch(value)
             if not match:
-                raise ParseError("a stage is `stage=name@axis[layout]:space`", text, at)
-            if match[4] is not None and match[4] not in SPACES:
-                raise ParseError(f"unknown space {match[4]!r}; spaces are {', '.join(SPACES)}", text, at)
+                raise ParseError("a stage is `stage=name@axis[layout]^lanes:space`", text, at)
+            if match[5] is not None and match[5] not in SPACES:
+                raise ParseError(f"unknown space {match[5]!r}; spaces are {', '.join(SPACES)}", text, at)
             found = [_LAYOUT_NAME.fullmatch(x) for x in match[3].split(",")] if match[3] else []
-            if not all(found) or "0" in (match[5], match[6]):
-                raise ParseError("a stage is `stage=name@axis[layout]:space/width*slots`", text, at)
+            if not all(found) or "0" in (match[6], match[7]):
+                raise ParseError("a stage is `stage=name@axis[layout]^lanes:space/width*slots`", text, at)
+            turned = int(match[4] or 0)
+            if match[4] is not None and (turned < 2 or turned & (turned - 1)):
+                raise ParseError(f"registers transpose a power of two of lanes, not {turned}", text, at)
             layout = tuple([m[1] for m in found if m])
             padding = tuple([int(m[2] or 0) for m in found if m])
             stages.append(
@@ -253,10 +266,11 @@ def parse_schedule(text: str) -> Schedule:
                     match[1],
                     match[2],
                     layout,
-                    match[4] or "local",
+                    match[5] or "local",
                     padding if any(padding) else (),
-                    int(match[5] or 1),
                     int(match[6] or 1),
+                    int(match[7] or 1),
+                    turned,
                 )
             )
             continue

@@ -5,6 +5,10 @@ each axis: inner terms that overlap (a sliding window) merge into one dimension,
 that a layout can permute them.  Ranges outside the tile's loop become dimensions of stride 0 of the array:
 the dependence on them is kept by construction.
 
+A tile can be *turned*: the buffer is contiguous along one of its dimensions, and the tile along another.
+Then blocks of vectors along the buffer's are read, transposed in registers (`linearize/lanes.py`) and stored
+along the tile's.
+
 A *kept* expression has no copy loops of its own: the first pass that needs it stores it, later ones read it.
 """
 
@@ -67,6 +71,26 @@ class Staged:
     private: bool = False
     slots: int = 1
     loop: UOp | None = None
+    turned: Turned | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """How a turned tile is copied: in blocks of n by n, inside the copy loops.
+
+    Attributes
+    ----------
+    rows
+        The range that counts the rows of a block in the buffer; the other axis of the block is a vector axis.
+    stores
+        The indices in the array of the n rows of a block of the tile, each varying with a vector axis.
+    whole
+        Whether every access to the array moves one such row, so that its elements can be vectors.
+    """
+
+    rows: UOp
+    stores: tuple[tuple[UOp, ...], ...]
+    whole: bool
 
 
 @dataclass(slots=True)
@@ -190,9 +214,17 @@ def _tile(
     padding = [0] * len(dims)
     if stage.layout:
         dims, padding = _laid_out(stage, dims)
+    along: tuple[_Dim, _Dim] | None = None
+    if stage.turned:
+        dims, along = _turned(stage, dims, idx, buffer, order)
+        wide = [r.arg[0] for r in load.ranges - inner if r.arg[2] == "vector"]
+        if wide:
+            raise ScheduleError(f"{stage}: the vector axis {min(wide)} stands outside of the tile")
     turn = _turn(stage, load, at, order) if stage.slots > 1 else None
     slot = () if turn is None else (divmod_(turn, stage.slots)[1],)
     outer = sorted((r for r in load.ranges if r not in inner), key=order.__getitem__)
+    if along:  # a block that sticks out of the tile is copied whole: the array has room for it
+        padding = [p + -d.extent % n for (d, n), p in zip(_steps(stage, dims, along), padding, strict=True)]
     extents = [d.extent + more for d, more in zip(dims, padding, strict=True)]
     shape = (*[0] * len(outer), *[stage.slots for _ in slot], *extents)
     array = UOp(ops.LOCAL, value.dtype, (), (f"{stage.what}_tile{number}", shape, _space(stage)))
@@ -200,7 +232,7 @@ def _tile(
     # The buffer is read in its own order, along its rows: neighbours in the tile are near in any order.
     rank = {id(d): n for n, d in enumerate(copied)}
     flat = dict(terms(flatten(idx, buffer.arg[1]))[1])
-    for d in dims if not threads else ():
+    for d in dims if not threads and not along else ():
         member = d.members[0][0]
         contiguous = len(d.members) == 1 and flat.get(member) == 1
         kind = "vector" if member.arg[2] == "vector" and contiguous else "loop"
@@ -218,6 +250,8 @@ def _tile(
         here, copies, surplus = _spread(copied, dims, threads, number, order, stage.width)
     elif stage.width > 1:
         raise ScheduleError(f"{stage}: only copies that the threads of a block share have a width")
+    if along:
+        here, copies, rows, columns = _blocks(stage, dims, along, number, order)
 
     def moved(index: UOp) -> UOp | None:
         """Return an index or mask over the copy loops, or None if it is no function of the tile."""
@@ -253,7 +287,8 @@ def _tile(
                 on_read = all_of(on_read, part)
         else:
             in_copy = all_of(in_copy, ge0(there) if part.op is ops.GE0 else there)
-    if not checked:  # what the read's mask keeps in bounds, the copy has to check itself
+    ragged = along and any(d.extent % n for d, n in _steps(stage, dims, along))
+    if not checked or ragged:  # what the read's mask keeps in bounds, the copy has to check itself
         in_copy = all_of(in_copy, *[in_bounds(i, n) for i, n in zip(source, buffer.arg[1], strict=True)])
     copy = UOp(ops.LOAD, load.dtype, (buffer, in_copy, *source))
     if value is not load:
@@ -261,7 +296,16 @@ def _tile(
     fill = UOp(ops.STORE, dtypes.void, (array, surplus, copy, *outer, *slot, *here))
     position = [combine([(r, k // d.stride) for r, k in d.members]) for d in dims]
     read = UOp(ops.LOAD, value.dtype, (array, on_read, *outer, *slot, *position))
-    return read, Staged(array, fill, copies, at, shared=bool(threads), slots=stage.slots, loop=turn)
+    if not along:
+        return read, Staged(array, fill, copies, at, shared=bool(threads), slots=stage.slots, loop=turn)
+    whole = (
+        stage.space == "register"
+        and on_read is TRUE
+        and extents[-1] == stage.turned
+        and [r.arg[1:] for r, _ in along[0].members] == [(stage.turned, "vector")]
+    )
+    turned = Turned(rows, tuple([(*outer, *there) for there in columns]), whole)
+    return read, Staged(array, fill, copies, at, turned=turned)
 
 
 def _turn(stage: Stage, load: UOp, at: int, order: dict[UOp, int]) -> UOp:
@@ -285,6 +329,76 @@ def _check_width(stage: Stage, copied: list[_Dim], dims: list[_Dim]) -> None:
         raise ScheduleError(
             f"{stage}: {stage.width} does not divide the tile's last dimension, {last.extent}"
         )
+
+
+def _turned(
+    stage: Stage, dims: list[_Dim], idx: Sequence[UOp], buffer: UOp, order: dict[UOp, int]
+) -> tuple[list[_Dim], tuple[_Dim, _Dim]]:
+    """Return the dimensions of a turned tile, and those along which it and the buffer are contiguous.
+
+    Without a layout, the dimension of the lanes that read the tile comes last, and the buffer's first.
+    """
+    n = stage.turned
+    parallel = [r.arg[0] for r in order if r.arg[2] in PARALLEL]
+    if parallel:
+        raise ScheduleError(
+            f"{stage}: threads of a block copy element by element ({parallel[0]}); only a kernel without "
+            "them transposes in registers"
+        )
+    strides = dict(terms(flatten(idx, buffer.arg[1]))[1])
+    source = [d for d in dims if d.stride == 1 and strides.get(d.members[0][0]) == 1]
+    if not source:
+        raise ScheduleError(f"{stage}: {stage.what} is not contiguous along any loop inside {stage.at}")
+    if not stage.layout:
+        lanes = [d for d in dims if any(r.arg[2] == "vector" for r, _ in d.members)]
+        dims = [d for d in source if d not in lanes] + [d for d in dims if d not in lanes + source] + lanes
+    if dims[-1] is source[0]:
+        raise ScheduleError(
+            f"{stage}: the tile and {stage.what} are both contiguous along {dims[-1].members[0][0].arg[0]}; "
+            "there is nothing to turn"
+        )
+    if stage.slots > 1:
+        raise ScheduleError(f"{stage}: what is copied ahead keeps its order; a turned tile has one slot")
+    if n & (n - 1):
+        raise ScheduleError(f"{stage}: registers transpose a power of two of lanes, not {n}")
+    return dims, (dims[-1], source[0])
+
+
+def _steps(stage: Stage, dims: list[_Dim], along: tuple[_Dim, _Dim]) -> list[tuple[_Dim, int]]:
+    """Return each dimension with the number of elements that one step of the copy takes along it."""
+    return [(d, stage.turned if d in along else 1) for d in dims]
+
+
+def _blocks(
+    stage: Stage, dims: list[_Dim], along: tuple[_Dim, _Dim], number: int, order: dict[UOp, int]
+) -> tuple[tuple[UOp, ...], tuple[UOp, ...], UOp, list[tuple[UOp, ...]]]:
+    """Return how a turned tile is copied block by block.
+
+    Returns
+    -------
+    The position in each of `dims`, the copy loops, the range of a row in its block, and for each column of a
+    block the position of the tile's row that it becomes.
+    """
+    n = stage.turned
+    rows = irange(n, f"row{number}", "unroll")
+    lanes, across = (irange(n, f"{name}{number}", "vector") for name in ("lane", "turn"))
+    steps = [
+        irange(-(-d.extent // k), f"{d.members[0][0].arg[0]}c{number}") for d, k in _steps(stage, dims, along)
+    ]
+    copies = tuple([x for x in steps if x.op is ops.RANGE])
+    for at, r in enumerate((*copies, rows, lanes, across)):
+        order[r] = (1 << 20) + number * 64 + at
+    last, source = along
+
+    def position(row: UOp, column: UOp) -> tuple[UOp, ...]:
+        inside = {id(last): row, id(source): column}
+        return tuple([
+            combine([(x, n), (inside[id(d)], 1)]) if id(d) in inside else x
+            for d, x in zip(dims, steps, strict=True)
+        ])  # fmt: skip
+
+    columns = [position(across, combine((), k)) for k in range(n)]
+    return position(rows, lanes), copies, rows, columns
 
 
 def _threads(order: dict[UOp, int]) -> list[UOp]:
@@ -360,6 +474,8 @@ def _keep(
 ) -> tuple[UOp, Staged]:
     if stage.layout or stage.width > 1 or stage.slots > 1:
         raise ScheduleError(f"{stage}: only a buffer's tile has a layout, a width and slots")
+    if stage.turned:
+        raise ScheduleError(f"{stage}: only a buffer's tile can be turned")
     if stage.space == "out":
         (store, *others) = stores
         target, mask, _, *idx = store.src  # the mask keeps out a surplus, here and wherever it is read

@@ -430,7 +430,7 @@ class LLVMRenderer(Renderer):
         if uop.op is ops.FOLD:
             return self._fold(ctx, uop.arg, uop.src[0].dtype, operands[0])
         if uop.op is ops.GEP:
-            return self._lanes(ctx, uop.src[0].dtype, operands[0], uop.arg)
+            return self._lanes(ctx, uop.src[0].dtype, operands[0], uop.arg, *operands[1:])
         if uop.op is ops.BROADCAST:
             return self._broadcast(ctx, dtype, operands[0])
         scalar = value_type(dtype.scalar)
@@ -450,14 +450,16 @@ class LLVMRenderer(Renderer):
         first = self.define(ctx, "lane", f"insertelement {kind} poison, {scalar} {x}, i64 0")
         return self.define(ctx, "splat", f"shufflevector {kind} {first}, {kind} poison, {mask}")
 
-    def _lanes(self, ctx: EmitContext, dtype: DType, x: str, lanes: Sequence[int]) -> str:
+    def _lanes(self, ctx: EmitContext, dtype: DType, x: str, lanes: Sequence[int], y: str = "poison") -> str:
+        """Return lanes of a vector `x`, or of `x` and `y`, whose lanes count on from those of `x`."""
         kind = value_type(dtype)
         if dtype.lanes == 1:
             return x if len(lanes) == 1 else self._broadcast(ctx, dtype.vector(len(lanes)), x)
         if len(lanes) == 1:
-            return self.define(ctx, "lane", f"extractelement {kind} {x}, i64 {lanes[0]}")
+            at, lane = divmod(lanes[0], dtype.lanes)
+            return self.define(ctx, "lane", f"extractelement {kind} {(x, y)[at]}, i64 {lane}")
         mask = f"<{len(lanes)} x i32> <{', '.join(f'i32 {n}' for n in lanes)}>"
-        return self.define(ctx, "lanes", f"shufflevector {kind} {x}, {kind} poison, {mask}")
+        return self.define(ctx, "lanes", f"shufflevector {kind} {x}, {kind} {y}, {mask}")
 
     def _fold(self, ctx: EmitContext, op: Op, dtype: DType, x: str) -> str | None:
         """Fold the lower half with the upper half until one lane is left."""

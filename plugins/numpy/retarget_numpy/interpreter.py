@@ -525,8 +525,9 @@ def _vectorize(u: UOp, *lanes: Value) -> Array:
     return np.array(lanes, to_numpy(_concrete(u.dtype)))
 
 
-def _gep(u: UOp, x: Array) -> Value:
-    return np.atleast_1d(x)[list(u.arg)] if u.dtype.lanes > 1 else np.atleast_1d(x)[u.arg[0]]
+def _gep(u: UOp, x: Array, *y: Array) -> Value:
+    lanes = np.concatenate([np.atleast_1d(v) for v in (x, *y)])
+    return lanes[list(u.arg)] if u.dtype.lanes > 1 else lanes[u.arg[0]]
 
 
 def _fold(u: UOp, x: Array) -> Value:
