@@ -107,7 +107,8 @@ def test_a_transpose_goes_by_square_blocks() -> None:
     s = chosen(rt.permute_dims(ones(1024, 1024), (1, 0)))
     (stage,) = s.stages
     assert (stage.what, stage.at, stage.space) == ("in0", "r0k", "register")
-    assert dict(axes_of(s, "vector")) == {"r1v": stage.turned} and dict(axes_of(s, "unroll"))["r0u"] == stage.turned
+    assert dict(axes_of(s, "vector")) == {"r1v": stage.turned}
+    assert dict(axes_of(s, "unroll"))["r0u"] == stage.turned
     x = ones(1024, 1024)
     assert chosen(rt.permute_dims(x, (1, 0)) + x).stages == ()  # read at two places: no tile serves both
 

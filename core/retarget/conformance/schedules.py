@@ -148,7 +148,7 @@ def _tile(
     spaces: Sequence[str],
     capabilities: Capabilities,
 ) -> Stage:
-    """Return a stage of a parameter, perhaps turned; where blocks share it, with padding, a width and slots."""
+    """Return a stage of a parameter, perhaps turned, or, where blocks share it, with a width and slots."""
     space = rng.choice(spaces)
     if space != "local" or "block" not in capabilities.axis_kinds:
         vectors = "vector" in capabilities.axis_kinds and capabilities.vector_bits
