@@ -29,6 +29,19 @@ GRAPHS: dict[str, tuple[str, str | None]] = {
         """,
         None,
     ),
+    # Beyond its end, an array of numbers that is computed and not loaded went on counting.
+    "numbers-out-of-bounds": (
+        f"""
+        %0 = IOTA int64 12
+        %1 = CONST int64 13
+        %2 = BUFFER int64 (0, (3,), "{NOWHERE}")
+        %3 = MUL int64 %2 %2
+        %4 = ADD int64 %3 %1
+        %5 = GATHER int64 %0 %4
+        return (%5,)
+        """,
+        None,
+    ),
     # Lanes of a type that the target does not compute in were folded by an instruction that it does not have.
     "fold-of-emulated-lanes": (
         f"""

@@ -158,8 +158,10 @@ def test_masked_loads_in_a_tile(device: str) -> None:
             "stage=EXP@r0:out",
             "output's ranges and dtype",
         ),
+        (lambda x: rt.sqrt(rt.exp(x)) + 1, "stage=EXP@top:out; stage=SQRT@r0:out", "keeps another"),
+        (lambda x: rt.max(x, axis=1), "r2=r2t/2:t,r2; stage=in0@r0", "share a reduction"),
     ],
-    ids=["two indices", "backward", "not affine", "another dtype"],
+    ids=["two indices", "backward", "not affine", "another dtype", "one output, two values", "phases"],
 )
 def test_what_cannot_be_a_stage(
     expression: Callable[[rt.Array], rt.Array], schedule: str, message: str

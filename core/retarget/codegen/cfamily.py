@@ -526,9 +526,9 @@ class CFamilyRenderer(Renderer):
             return self.vector_build(
                 ctx, uop.dtype, list(operands) * (uop.dtype.lanes if uop.op is ops.BROADCAST else 1)
             )
-        dtype = uop.src[0].dtype
-        each = [divmod(lane, dtype.lanes) for lane in uop.arg]
-        lanes = [self.vector_lane(ctx, dtype, operands[n], lane) for n, lane in each]
+        dtype, wide = uop.src[0].dtype, uop.src[0].dtype.lanes
+        taken: tuple[int, ...] = uop.arg
+        lanes = [self.vector_lane(ctx, dtype, operands[lane // wide], lane % wide) for lane in taken]
         return lanes[0] if uop.dtype.lanes == 1 else self.vector_build(ctx, uop.dtype, lanes)
 
     # -- memory --------------------------------------------------------------------------------------------

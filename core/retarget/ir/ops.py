@@ -198,12 +198,13 @@ def _vectorize(dtype: DType, src: tuple[UOp, ...], arg: Any) -> str | None:
 
 
 def _gep(dtype: DType, src: tuple[UOp, ...], arg: Any) -> str | None:
-    if src[0].dtype.scalar is not dtype.scalar or not isinstance(arg, tuple) or len(arg) != dtype.lanes:
-        return f"takes lanes {arg} of {src[0].dtype} as {dtype}"
-    if len(src) > 1 and (src[1].dtype is not src[0].dtype or src[0].dtype.lanes == 1):
-        return f"takes lanes of two vectors of one dtype, not of {src[0].dtype} and {src[1].dtype}"
-    if any(not 0 <= i < len(src) * src[0].dtype.lanes for i in arg):
-        return f"lane out of range: {arg} of {src[0].dtype}"
+    vector, *second = [s.dtype for s in src]
+    if vector.scalar is not dtype.scalar or not isinstance(arg, tuple) or len(arg) != dtype.lanes:
+        return f"takes lanes {arg} of {vector} as {dtype}"
+    if any(d is not vector or vector.lanes == 1 for d in second):
+        return f"takes lanes of two vectors of one dtype, not of {vector} and {second[0]}"
+    if any(not 0 <= i < len(src) * vector.lanes for i in arg):
+        return f"lane out of range: {arg} of {vector}"
     return None
 
 

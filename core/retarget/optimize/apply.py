@@ -184,6 +184,8 @@ def apply_schedule(
         threads = [r.arg[0] for r in order if r.arg[2] == "thread"]
         if threads and any(not stage.kept and stage.at < 0 for stage in scheduled.stages):
             raise ScheduleError(f"a tile at top would be filled outside of the thread axis {threads[0]}")
+        if scheduled.phases and any(not stage.kept for stage in scheduled.stages):
+            raise ScheduleError(f"the threads of {threads[0]} share a reduction; such kernels have no tiles")
     elif unit is None:
         scheduled._nodes = nodes
     if unit is not None and schedule.tensor is not None:

@@ -181,7 +181,7 @@ def _tile(
     depth = math.prod(range_size(r) for r in product.reduction.src[1:])
     size = product.reduction.dtype.itemsize
     near = capabilities.caches[1] // 4 if len(capabilities.caches) > 1 else 64 << 10
-    room = capabilities.limits.local_bytes or near
+    room = _room(capabilities) or near
     load = _load(product.right)
     apart = load is not None and _flat(load).get(product.reduction.src[-1], 0) * size > 1 << 9
     # Long rows do not stay in the first cache: few of them at a time, and several panels share them.
@@ -233,7 +233,7 @@ def _row_block(
     if _flat(load).get(product.reduction.src[-1], 0) == 1 or range_size(rows) < 8 * tile.rows:
         return []
     length = math.prod(range_size(r) for r in product.reduction.src[1:])
-    room = (capabilities.limits.local_bytes or 256 << 10) // 2
+    room = (_room(capabilities) or 256 << 10) // 2
     count = room // (length * tile.rows * product.reduction.dtype.itemsize)
     count = min(count, range_size(rows) // tile.rows, -(-range_size(rows) // (tile.rows * threads)))
     if count < 4 or length * tile.columns * tile.panels * product.reduction.dtype.itemsize > room:
@@ -243,6 +243,12 @@ def _row_block(
     slides = range_size(rows) % (count * tile.rows) != 0
     axes[rows] = [Axis(f"{name}b", None, "loop", slides), Axis(f"{name}o", count), *unrolled]
     return [f"{name}b"]
+
+
+def _room(capabilities: Capabilities) -> int:
+    """Return how many bytes tiles may take: accumulators need some, too; 0: no limit is known."""
+    limit = capabilities.limits.local_bytes
+    return limit - limit // 32
 
 
 def _threads(product: _Product, capabilities: Capabilities) -> int:
@@ -335,7 +341,7 @@ def _choose_windows(
     depth = [r.arg[0] for r in product.reduction.src[1:] if r in weights.ranges]
     packed = [name for name, count, _ in inner if count > 1]
     whole = math.prod(range_size(r) for r in weights.ranges) * size
-    left = (capabilities.limits.local_bytes or 256 << 10) - line * (extents[-2] + step * (each - 1))
+    left = (_room(capabilities) or 256 << 10) - line * (extents[-2] + step * (each - 1))
     if whole // range_size(columns) * tile.columns > left:
         return None
     filter_block = axes[columns][0].name
@@ -399,7 +405,7 @@ def _panel(
     if rows not in order or length < 16:
         return []
     taken = length * tile.columns * tile.panels * product.right.dtype.itemsize
-    if capabilities.limits.local_bytes and taken > capabilities.limits.local_bytes:
+    if capabilities.limits.local_bytes and taken > _room(capabilities):
         return []
     if range_size(product.rows) < 2 * tile.rows:
         return []

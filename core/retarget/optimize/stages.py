@@ -22,6 +22,7 @@ from ..errors import ScheduleError, UnknownNameError
 from ..ir import dtypes, ops
 from ..ir.index import (
     TRUE,
+    ZERO,
     all_of,
     combine,
     conjuncts,
@@ -250,6 +251,7 @@ def _tile(
         here, copies, surplus = _spread(copied, dims, threads, number, order, stage.width)
     elif stage.width > 1:
         raise ScheduleError(f"{stage}: only copies that the threads of a block share have a width")
+    rows, columns = ZERO, list[tuple[UOp, ...]]()
     if along:
         here, copies, rows, columns = _blocks(stage, dims, along, number, order)
 
@@ -479,6 +481,8 @@ def _keep(
     if stage.space == "out":
         (store, *others) = stores
         target, mask, _, *idx = store.src  # the mask keeps out a surplus, here and wherever it is read
+        if any(u.op is ops.LOAD and u.src[0] is target for u in toposort(stores)):
+            raise ScheduleError(f"{stage}: the output keeps another expression already")
         if others or store.ranges != value.ranges or target.dtype is not value.dtype:
             raise ScheduleError(f"{stage}: {stage.what} does not have the output's ranges and dtype")
         array, where = target, tuple(idx)

@@ -196,7 +196,10 @@ class _Lowering:
                 continue
             inside = all_of(inside, value_in_bounds(position, size))
             moved.append(UOp(ops.IVALUE, dtypes.index, (position,), (0, upper(size) - 1)))
-        return self.value(source, (*moved, *idx[rank:]), all_of(mask, inside))
+        value = self.value(source, (*moved, *idx[rank:]), all_of(mask, inside))
+        if inside is TRUE or zero_outside(value, inside):
+            return value
+        return where(inside, value, const(0, node.dtype))
 
     def reduce(self, node: UOp, idx: Indices, mask: UOp) -> UOp:
         op, axes = node.arg

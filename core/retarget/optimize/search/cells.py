@@ -12,6 +12,7 @@ The processes are started as commands, not by `multiprocessing`: a script that c
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import queue
 import subprocess
@@ -191,13 +192,13 @@ def dask_executor(address: str, place: Place, device: str) -> Iterator[tuple[Exe
         If no worker measures for this place; the text says what differs.
     """
     try:
-        from distributed import Client
+        connect: Any = importlib.import_module("distributed").Client
     except ImportError as error:
         raise UserError(
             "--scheduler needs dask.distributed: pip install 'retarget[distributed]'"
         ) from error
     try:
-        client = Client(address, timeout=10, set_as_default=False)
+        client = connect(address, timeout=10, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         raise UserError(f"no Dask scheduler answers at {address!r}: {error}") from error
     with client:
