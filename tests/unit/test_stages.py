@@ -160,8 +160,13 @@ def test_masked_loads_in_a_tile(device: str) -> None:
         ),
         (lambda x: rt.sqrt(rt.exp(x)) + 1, "stage=EXP@top:out; stage=SQRT@r0:out", "keeps another"),
         (lambda x: rt.max(x, axis=1), "r2=r2t/2:t,r2; stage=in0@r0", "share a reduction"),
+        (
+            lambda x: rt.sum(x[0]) + rt.zeros(5),
+            "r1=o,a/2:a; order=r0,a,o; stage=in0@r0",
+            "in steps",
+        ),
     ],
-    ids=["two indices", "backward", "not affine", "another dtype", "one output, two values", "phases"],
+    ids=["two indices", "backward", "not affine", "another dtype", "one output", "phases", "in steps"],
 )
 def test_what_cannot_be_a_stage(
     expression: Callable[[rt.Array], rt.Array], schedule: str, message: str

@@ -144,6 +144,7 @@ def apply_stages(
                 raise ScheduleError(
                     f"{stage}: {stage.what} is read at {len(loads)} different indices; a tile serves one"
                 )
+            _check_reader(stage, loads[0], at, order, nodes)
             old = _converted(loads[0], nodes)
             new, staged = _tile(stage, loads[0], old, at, order, len(done), surplus)
         else:
@@ -166,6 +167,24 @@ def replaced(stores: list[UOp], old: UOp, new: UOp) -> list[UOp]:
         if u not in memo:
             memo[u] = u.replace(tuple([memo[s] for s in u.src]))
     return [memo[s] for s in stores]
+
+
+def _check_reader(stage: Stage, load: UOp, at: int, order: dict[UOp, int], nodes: list[UOp]) -> None:
+    """Raise ScheduleError if a reduction in steps (`a`, chunks) reads the tile from outside of its loop.
+
+    The accumulators of its inner sums would be declared before the copy, whose loops close theirs.
+    """
+    inside: set[UOp] = {load}
+    sums: list[UOp] = []
+    for u in nodes:
+        if not inside.isdisjoint(u.src):
+            inside.add(u)
+            if u.op is ops.REDUCE:
+                sums.append(u)
+    loops = {r for u in sums for r in u.src[0].ranges.union(u.src[1:])}
+    in_steps = any(not set(sums).isdisjoint(toposort((u.src[0],))) for u in sums[1:])
+    if at >= 0 and in_steps and all(order.get(r) != at for r in loops):
+        raise ScheduleError(f"{stage}: a reduction that reads the tile in steps is not inside {stage.at}")
 
 
 def _converted(load: UOp, nodes: list[UOp]) -> UOp:

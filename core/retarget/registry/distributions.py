@@ -114,11 +114,15 @@ def _convert(distribution: importlib.metadata.Distribution) -> Iterator[Distribu
     except (OSError, ValueError):  # of a package that may have nothing to do with us
         return
     if entries:
-        try:
-            name, version = distribution.metadata["Name"], distribution.metadata["Version"]
-        except (OSError, ValueError, KeyError):  # the metadata is missing or no text
-            name = version = "unknown"
-        yield Distribution(name or "unknown", version or "unknown", entries, metadata=distribution)
+        name, version = (_field(distribution, key) for key in ("Name", "Version"))
+        yield Distribution(name, version, entries, metadata=distribution)
+
+
+def _field(distribution: importlib.metadata.Distribution, key: str) -> str:
+    try:
+        return distribution.metadata[key] or "unknown"
+    except (OSError, ValueError, KeyError):  # the metadata is missing or no text, or has no such field
+        return "unknown"
 
 
 def _read(folder: str) -> Iterator[Distribution]:
