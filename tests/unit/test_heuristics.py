@@ -167,3 +167,18 @@ def test_two_outputs_share_one_pass() -> None:
     total, largest = rt.sum(y, axis=1), rt.max(y, axis=1)
     np.testing.assert_allclose(total.numpy(), values.sum(1), rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(largest.numpy(), values.max(1))
+
+
+@pytest.mark.parametrize("device", ["llvm", "numpy"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: rt.reshape(x, (4, 128))[:, :70].T,
+        lambda x: rt.permute_dims(rt.pad(rt.reshape(x, -1, copy=False)[:3, None], ((0, 1), (2, 3))), (1, 0)),
+    ],
+    ids=["not affine in an axis", "both along memory"],
+)
+def test_transposes_of_what_no_tile_can_be_cut_from(device: str, function: Callable[[Any], Any]) -> None:
+    x = np.arange(512, dtype="f4").reshape(4, 2, 64)
+    wanted = np.asarray(function(rt.asarray(x, device="numpy")))
+    np.testing.assert_array_equal(np.asarray(function(rt.asarray(x, device=device))), wanted)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..ir import ops
-from ..ir.index import range_size
+from ..ir.index import range_size, terms
 from ..ir.uop import UOp
 from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
@@ -109,7 +109,10 @@ def _find(kernel: Kernel, accesses: Sequence[Access], n: int) -> _Transpose | No
             continue
         if sum(v.src[0] is u.src[0] for v, _ in loads) > 1 or rows not in (None, along):
             continue
-        if any(a.coefficients[r] < 0 for r in (along, columns)):
+        if a.coefficients[columns] < 2:  # against the order of memory, or along it as well
+            continue
+        # A tile is cut from every axis of the buffer: a flat index that is affine is not enough.
+        if any(atom.op is not ops.RANGE for index in u.src[2:] for atom, _ in terms(index)[1]):
             continue
         rows = along
         turned.append(u.src[0].arg[0])
