@@ -13,13 +13,14 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from . import debug, registry
-from .errors import DTypeError
+from .errors import DTypeError, ScheduleError
 from .ir import ops
 from .ir.uop import UOp
 from .runtime.tuned import find, records_of
@@ -237,12 +238,33 @@ def _listing(program: Program) -> str:
 
 @debug.stage("uops", _listing)
 def program_of(kernel: Kernel, tools: Toolchain) -> Program:
-    """Return a kernel's linear program for a target."""
+    """Return a kernel's linear program for a target.
+
+    Should the heuristics choose what is illegal, which is a bug of ours, the kernel gets plain loops and
+    the user a warning: the result is right, and slow.
+    """
     from .linearize.linearize import linearize
     from .optimize.apply import apply_schedule
+    from .optimize.schedule import Schedule
 
-    scheduled = apply_schedule(kernel, schedule_for(kernel, tools), tools.capabilities.tensor_cores)
-    return linearize(scheduled, tools.capabilities, fast_math=_fast.get())
+    def lowered(schedule: Schedule) -> Program:
+        scheduled = apply_schedule(kernel, schedule, tools.capabilities.tensor_cores)
+        return linearize(scheduled, tools.capabilities, fast_math=_fast.get())
+
+    schedule = schedule_for(kernel, tools)
+    try:
+        return lowered(schedule)
+    except ScheduleError as error:
+        if _pinned.get() is not None or schedule != heuristic_schedule(kernel, tools):
+            raise
+        program = lowered(Schedule())
+        warnings.warn(
+            f"{program.name} runs in plain loops, since its schedule is illegal, which is a bug of Retarget: "
+            f"{schedule}: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return program
 
 
 @debug.stage("source", lambda source: source.text)

@@ -7,7 +7,9 @@ import pytest
 from devices import require
 
 import retarget as rt
-from retarget.errors import DTypeError, LaunchError, UnknownNameError
+from retarget import pipeline
+from retarget.errors import DTypeError, LaunchError, ScheduleError, UnknownNameError
+from retarget.optimize.schedule import parse_schedule
 from retarget.runtime.buffers import allocate, data_of, from_numpy, host_view
 
 
@@ -73,3 +75,16 @@ def test_memory_is_freed_with_its_owner(llvm: str) -> None:
     assert host_allocator().statistics().used >= before + (1 << 20)
     del buffer
     assert host_allocator().statistics().used == before
+
+
+def test_an_illegal_choice_of_the_heuristics_is_no_error(llvm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel runs in plain loops, and a warning says so; a schedule that was asked for stays an error."""
+    illegal = parse_schedule("r0=a:t; r1=b:t")
+    monkeypatch.setattr(pipeline, "heuristic_schedule", lambda kernel, tools: illegal)
+    monkeypatch.setenv("RETARGET_CACHE", "0")
+    x = np.arange(12, dtype="f4").reshape(3, 4)
+    with pytest.warns(RuntimeWarning, match="plain loops.*r0=a:t"):
+        found = (rt.asarray(x, device=llvm) * 3 + 2).numpy()
+    assert found.tolist() == (x * 3 + 2).tolist()
+    with rt.with_schedule(illegal), pytest.raises(ScheduleError):
+        (rt.asarray(x, device=llvm) * 5 + 4).realize()

@@ -112,7 +112,10 @@ def _find(kernel: Kernel, accesses: Sequence[Access], n: int) -> _Transpose | No
         if a.coefficients[columns] < 2:  # against the order of memory, or along it as well
             continue
         # A tile is cut from every axis of the buffer: a flat index that is affine is not enough.
-        if any(atom.op is not ops.RANGE for index in u.src[2:] for atom, _ in terms(index)[1]):
+        axes = [[atom for atom, _ in terms(index)[1]] for index in u.src[2:]]
+        if any(atom.op is not ops.RANGE for atoms in axes for atom in atoms):
+            continue
+        if any(along in atoms and columns in atoms for atoms in axes):
             continue
         rows = along
         turned.append(u.src[0].arg[0])
