@@ -144,6 +144,23 @@ def test_whole_sums_are_exact_and_others_are_not() -> None:
     assert evaluate([total], {x: np.array([0.1, 0.2, 0.3, 0.4], np.float32)})[1][0][0] > 0
 
 
+def test_a_sum_over_a_product_that_overflows_has_no_bound() -> None:
+    """A fused multiply-add does not overflow where a product does; infinite factors stay what they are."""
+    x, y = (placeholder(n, F32, (5, 2)) for n in range(2))
+    product = UOp(ops.MUL, F32, (x, y))
+    turned = UOp(ops.PERMUTE, F32, (product,), (1, 0))
+    total = UOp(ops.REDUCE_AXIS, F32, (turned,), (ops.ADD, (0,)))
+    big, inf = 3e38, math.inf
+    left = np.array([[big, -1e38], [big, -inf], [1.5, 2.5], [inf, 1.0], [inf, -inf]], np.float32)
+    right = np.array([[2.0, 1.0], [2.0, 1.0], [1.0, 1.0], [2.0, 1.0], [1.0, 1.0]], np.float32)
+    (values, products), (bound, exact) = evaluate([total, product], {x: left, y: right})
+    assert values[0].tolist()[0] == inf and np.isnan(values[0][[1, 4]]).all()
+    assert np.isinf(bound[0]).tolist() == [True, True, False, False, False]
+    assert np.isinf(products[:2, 0]).all() and not exact.any()  # on its own the product rounds, to infinity
+    largest = UOp(ops.REDUCE_AXIS, F32, (turned,), (ops.MAXIMUM, (0,)))
+    assert not evaluate([largest], {x: left, y: right})[1][0].any()
+
+
 def test_mismatches_see_nan_infinity_and_single_bits() -> None:
     right = np.array([1.0, np.nan, np.inf, 2.0], np.float32)
     zero = np.zeros(4)

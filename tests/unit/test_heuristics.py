@@ -182,3 +182,13 @@ def test_transposes_of_what_no_tile_can_be_cut_from(device: str, function: Calla
     x = np.arange(512, dtype="f4").reshape(4, 2, 64)
     wanted = np.asarray(function(rt.asarray(x, device="numpy")))
     np.testing.assert_array_equal(np.asarray(function(rt.asarray(x, device=device))), wanted)
+
+
+@pytest.mark.parametrize("device", ["numpy", "llvm"])
+@pytest.mark.parametrize("rows", [3, 5, 40])
+def test_rows_of_a_line_are_no_windows(device: str, rows: int) -> None:
+    """Rows of any length: what lanes reach beyond the end of one is in the next."""
+    for length in (4, 7, 9, 31):
+        x = RNG.standard_normal(rows * length).astype("f4")
+        found = rt.sum(rt.reshape(rt.asarray(x, device=device), (rows, length)), axis=0).numpy()
+        np.testing.assert_allclose(found, x.reshape(rows, length).sum(axis=0), atol=1e-4)

@@ -206,6 +206,11 @@ def test_worked_examples() -> None:
     y, k = irange(6, "r0"), irange(3, "r1")
     repeated = divmod_(flatten((k, y), (3, 9)), 8)[1]
     assert expr(repeated) == "r0+r1"
+    # The same window from its end: a step of 8 - 1 in the residue is one backward.
+    backward = ishift(iscale(k, -1), 2)
+    quotient, remainder = divmod_(flatten((backward, y), (3, 9)), 8)
+    assert expr(remainder) == "r0-r1+2"
+    assert quotient is backward
 
 
 def test_simple_forms() -> None:

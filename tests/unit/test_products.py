@@ -118,6 +118,33 @@ def test_products_of_every_shape_under_the_heuristics(device: str, m: int, n: in
         np.testing.assert_allclose((x @ y).numpy(), wanted, rtol=1e-4, atol=1e-4)
 
 
+FLIPS = list(itertools.product((1, -1), repeat=3))
+
+
+@pytest.mark.parametrize(("down", "along", "right"), FLIPS)
+@pytest.mark.parametrize("size", [(129, 70, 40), (5, 33, 17), (66, 64, 66)])
+def test_products_of_flipped_operands_under_the_heuristics(
+    device: str, size: tuple[int, int, int], down: int, along: int, right: int
+) -> None:
+    m, n, k = size
+    for left, turned in itertools.product((False, True), repeat=2):
+        a, b = normal(m, k), normal(k, n)
+        x = rt.asarray(np.ascontiguousarray(a.T)).mT if left else rt.asarray(a)
+        y = rt.asarray(np.ascontiguousarray(b.T)).mT if turned else rt.asarray(b)
+        found = x[::down, ::along] @ y[::along, ::right]
+        wanted = a[::down, ::along].astype("f8") @ b[::along, ::right]
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_beside_its_sum_has_no_axis_that_slides(device: str) -> None:
+    """Every length of the vectors: the axis of the output is also the one of the sum."""
+    for n in (3, 9, 17, 40):
+        x, y = normal(n), normal(1)
+        product = rt.asarray(x) * rt.asarray(y)
+        found = (product - rt.sum(product)).numpy()
+        np.testing.assert_allclose(found, x * y - np.sum(x * y, dtype="f8"), rtol=1e-4, atol=1e-5)
+
+
 def test_the_heuristics_fill_the_registers() -> None:
     """Twelve accumulators in the 16 registers of AVX2, and no mask in the inner loop for odd sizes."""
     (kernel,) = rt.lower(rt.asarray(normal(211, 307)) @ rt.asarray(normal(307, 411)))
@@ -150,6 +177,31 @@ def test_convolutions_under_the_heuristics(
     windows = np.lib.stride_tricks.sliding_window_view(padded, filters[2:], axis=(2, 3))
     wanted = np.einsum("nchwrs,kcrs->nkhw", windows[:, :, ::stride, ::stride], w.astype("f8"))
     np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize(("image", "filters", "stride", "padding"), WINDOWS)
+@pytest.mark.parametrize("groups", [False, True])
+def test_convolutions_with_flipped_filters_under_the_heuristics(
+    device: str, image: tuple[int, ...], filters: tuple[int, ...], stride: int, padding: int, groups: bool
+) -> None:
+    """Flipping filters, or the image and the output, or all of them, runs backward somewhere."""
+    channels = image[1]
+    x, w = normal(*image), normal(channels if groups else filters[0], 1 if groups else channels, *filters[2:])
+    padded = np.pad(x.astype("f8"), ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, filters[2:], axis=(2, 3))
+    windows = windows[:, :, ::stride, ::stride]
+    einsum = "nchwrs,ckrs->nchw" if groups else "nchwrs,kcrs->nkhw"
+    options: dict[str, Any] = {"stride": stride, "padding": padding, "groups": channels if groups else 1}
+    turned = rt.asarray(w[:, :, ::-1, ::-1].copy())[:, :, ::-1, ::-1]
+    found = rt.conv2d(rt.asarray(x), turned, **options).numpy()
+    np.testing.assert_allclose(found, np.einsum(einsum, windows, w), atol=1e-4)
+    mirrored = rt.asarray(x[:, :, ::-1, ::-1].copy())[:, :, ::-1, ::-1]
+    found = rt.conv2d(mirrored, rt.asarray(w), **options).numpy()
+    np.testing.assert_allclose(found, np.einsum(einsum, windows, w), atol=1e-4)
+    if stride == 1:
+        mirrored = rt.asarray(x[:, :, ::-1, ::-1].copy())
+        flipped = rt.conv2d(mirrored, rt.asarray(w[:, :, ::-1, ::-1].copy()), **options)[:, :, ::-1, ::-1]
+        np.testing.assert_allclose(flipped.numpy(), np.einsum(einsum, windows, w), atol=1e-4)
 
 
 def test_no_mask_in_the_inner_loop_of_a_convolution() -> None:

@@ -25,6 +25,8 @@ from .execute import Values, placeholder, reference
 
 _FUNCTIONS = frozenset((*ops.UNARY_FUNCTIONS, ops.POW, ops.ATAN2))
 _MONOTONE = frozenset({ops.FLOOR, ops.CEIL, ops.TRUNC, ops.RINT})
+#: What a kernel may compute as a product, and then fuse with a sum over it.
+_PRODUCTS = frozenset({ops.MUL, ops.FDIV, ops.POW})
 #: Largest slope where it is bounded on the whole line: the sampled ends would miss what lies between them.
 _SLOPE = {ops.SIN: 1.0, ops.COS: 1.0}
 #: Factor over differences at the ends of an interval, for curvature.
@@ -84,12 +86,13 @@ def _bound(u: UOp, value: Mapping[UOp, Values], bound: Mapping[UOp, Values]) -> 
         return np.zeros(u.shape)
     errors = [bound[s] for s in src]
     if op in ops.MOVEMENT_OPS or op in (ops.CONTIGUOUS, ops.COPY):
-        buffer = placeholder(0, dtypes.float64, src[0].shape)
-        return reference([UOp(op, dtypes.float64, (buffer,), u.arg)], {buffer: errors[0]})[0]
+        return _moved(u, errors[0])
     if op is ops.GATHER:
         return _gathered(u, value, errors)
     if op is ops.REDUCE_AXIS:
-        return _reduced(u, wide(value[src[0]]), errors[0])
+        bounds = _reduced(u, wide(value[src[0]]), errors[0])
+        unsure = _overflowed(src[0], value).any(u.arg[1], keepdims=True) if u.arg[0] is ops.ADD else False
+        return np.where(unsure, math.inf, bounds)
     if op is ops.WHERE:
         return _selected(u, value, errors)
     if op is ops.BITCAST:
@@ -116,6 +119,26 @@ def _magnitude_of(u: UOp) -> UOp | None:
     if inner.op is ops.AND and inner.src[0].op is ops.BITCAST and inner.src[0].src[0].dtype is u.dtype:
         return inner.src[0].src[0]
     return None
+
+
+def _moved(u: UOp, x: Values) -> Values:
+    """Return what a node that only moves its operand's elements makes of others."""
+    buffer = placeholder(0, dtypes.float64, u.src[0].shape)
+    return reference([UOp(u.op, dtypes.float64, (buffer,), u.arg)], {buffer: x})[0]
+
+
+def _overflowed(u: UOp, value: Mapping[UOp, Values]) -> Any:
+    """Return which terms of a sum are products that overflow, though their factors are finite.
+
+    A multiply-accumulate does not round the product on its own: what it adds is finite, and so may be the
+    sum, or an infinity where the reference has NaN.
+    """
+    if u.op in ops.MOVEMENT_OPS:
+        return _moved(u, _overflowed(u.src[0], value).astype(np.float64)) != 0
+    if u.op not in _PRODUCTS or u.dtype.kind != "float":
+        return np.zeros(u.shape, np.bool_)
+    finite = np.logical_and.reduce([np.isfinite(wide(value[s])) for s in u.src])
+    return finite & np.isinf(wide(value[u]))
 
 
 def _gathered(u: UOp, value: Mapping[UOp, Values], errors: list[Values]) -> Any:

@@ -192,6 +192,12 @@ def divmod_(x: UOp, n: int) -> tuple[UOp, UOp]:
     low = r.vmin // n
     if low == r.vmax // n:
         return ishift(q, low), ishift(r, -n * low)
+    if 2 * max(k % n for k in coefs) > n:  # n - 1 is a step backward: nearest 0, residues may not wrap at all
+        near = {a: (k + n // 2) // n for a, k in zip(x.src, coefs, strict=True)}
+        back = _build(c % n, {a: k - near[a] * n for a, k in zip(x.src, coefs, strict=True)})
+        low = back.vmin // n
+        if low == back.vmax // n:
+            return _build(c // n + low, near), ishift(back, -n * low)
     q2, r2 = _divide(r, n)
     return iadd(q, q2), r2
 

@@ -58,7 +58,9 @@ def choose_stencil_schedule(
         return None
     if len(output) + len(taps) != len(kernel.ranges) or any(range_size(r) > RUN for r in taps):
         return None
-    near = [r for r in output if indices[-1].get(r) == 1 and any(t in indices[-1] for t in taps)]
+    # Taps that are a line apart or more make rows, not windows that overlap.
+    near = [r for r in output if indices[-1].get(r) == 1
+            and any(indices[-1].get(t, range_size(r)) < range_size(r) for t in taps)]  # fmt: skip
     if len(near) != 1 or any(k < 1 for index in indices for k in index.values()):
         return None
     (x,) = near

@@ -134,7 +134,8 @@ def _product(reductions: list[UOp], output: list[UOp], accesses: list[Access]) -
     if r.arg is not ops.ADD or r.src[0].op is not ops.MUL:
         return None
     a, b = r.src[0].src
-    known = [x for x in output if not x.src]
+    # An output axis over which another pass of the kernel sums as well is no axis of the product alone.
+    known = [x for x in output if not x.src and x not in r.src[1:]]
     only_a = [x for x in known if x in a.ranges and x not in b.ranges]
     only_b = [x for x in known if x in b.ranges and x not in a.ranges]
     if not only_a and not only_b:

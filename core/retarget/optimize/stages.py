@@ -2,8 +2,8 @@
 
 A *tile* is a copy of what the inner loops touch of a parameter.  Its dimensions come from the affine index of
 each axis: inner terms that overlap (a sliding window) merge into one dimension, a halo; others stay apart, so
-that a layout can permute them.  Ranges outside the tile's loop become dimensions of stride 0 of the array:
-the dependence on them is kept by construction.
+that a layout can permute them.  What runs backward in the buffer is copied backward.  Ranges outside the
+tile's loop become dimensions of stride 0 of the array: the dependence on them is kept by construction.
 
 A tile can be *turned*: the buffer is contiguous along one of its dimensions, and the tile along another.
 Then blocks of vectors along the buffer's are read, transposed in registers (`linearize/lanes.py`) and stored
@@ -96,12 +96,28 @@ class Turned:
 
 @dataclass(slots=True)
 class _Dim:
-    """One dimension of a tile: inner terms of one axis, in units of `stride`."""
+    """One dimension of a tile: inner terms of one axis, in units of `stride`.
+
+    A term with a coefficient below 0 runs against the dimension, as the pixels and taps of a flipped filter
+    do.  The dimension itself may run along the buffer's axis or against it.  `gaps`: some of its elements may
+    be read by nobody.
+    """
 
     axis: int
     members: list[tuple[UOp, int]]
     stride: int
     extent: int
+    gaps: bool = False
+
+    def contiguous(self, flat: dict[UOp, int]) -> bool:
+        """Whether a step is one to the next element, for the coefficients of the buffer's flat index."""
+        r, k = self.members[0]
+        return self.stride == 1 and flat.get(r) == k
+
+    def position(self) -> UOp:
+        """Return where the members are in the dimension."""
+        pairs = [(r, k // self.stride) for r, k in self.members]
+        return combine(pairs, -sum([k * (range_size(r) - 1) for r, k in pairs if k < 0]))
 
 
 def apply_stages(
@@ -217,16 +233,14 @@ def _tile(
                     f"{stage}: axis {axis} of {stage.what} is not affine in the loops inside {stage.at}"
                 )
         for r, k in sorted(affine, key=lambda t: (abs(t[1]), sort_key(t[0]))):
-            if k < 0:
-                raise ScheduleError(f"{stage}: axis {axis} of {stage.what} runs backward along {r.arg[0]}")
-            if mine and k < mine[-1].extent * mine[-1].stride and k % mine[-1].stride == 0:
-                d = mine[-1]  # overlaps the previous term: one window
-                d.members.append((r, k))
-                d.extent += (k // d.stride) * (range_size(r) - 1)
-            elif mine and k < mine[-1].extent * mine[-1].stride:
-                raise ScheduleError(f"{stage}: the windows of axis {axis} overlap at different strides")
-            else:
-                mine.append(_Dim(axis, [(r, k)], k, range_size(r)))
+            d = _Dim(axis, [(r, k)], abs(k), range_size(r))
+            while mine and d.stride < mine[-1].extent * mine[-1].stride:
+                d = _window(mine.pop(), d)
+            mine.append(d)
+        for d in mine:  # along its lanes, else its fastest member
+            lead = next((k for r, k in d.members if r.arg[2] == "vector"), d.members[0][1])
+            if lead < 0:
+                d.members = [(r, -k) for r, k in d.members]
         dims.extend(reversed(mine))
     if not dims:
         raise ScheduleError(f"{stage}: the loops inside {stage.at} touch only one element of {stage.what}")
@@ -254,8 +268,8 @@ def _tile(
     flat = dict(terms(flatten(idx, buffer.arg[1]))[1])
     for d in dims if not threads and not along else ():
         member = d.members[0][0]
-        contiguous = len(d.members) == 1 and flat.get(member) == 1
-        kind = "vector" if member.arg[2] == "vector" and contiguous else "loop"
+        lanes = len(d.members) == 1 and member.arg[2] == "vector" and d.contiguous(flat)
+        kind = "vector" if lanes else "loop"
         loop = irange(d.extent, f"{member.arg[0]}c{number}", kind)
         loops.append(loop)
         if loop.op is ops.RANGE:
@@ -264,7 +278,7 @@ def _tile(
     here, surplus = tuple(loops), TRUE
     if threads:
         if stage.width > 1:
-            _check_width(stage, copied, dims)
+            _check_width(stage, copied, dims, flat)
             if any(r.arg[2] == "vector" for r in outer):
                 raise ScheduleError(f"{stage}: the tile varies with a vector axis outside of {stage.at}")
         here, copies, surplus = _spread(copied, dims, threads, number, order, stage.width)
@@ -286,8 +300,11 @@ def _tile(
                 return None
             unit = unit * d.stride // k0  # coefficient of one step of the dimension
             for r, k in d.members:
-                if left.pop(r, 0) != unit * (k // d.stride):
+                step = left.pop(r, 0)
+                if step != unit * (k // d.stride):
                     return None
+                if k < 0:  # the dimension begins where this member ends
+                    c += step * (range_size(r) - 1)
             pairs.append((loop, unit))
         if any(a.ranges & inner for a in left):
             return None
@@ -308,15 +325,15 @@ def _tile(
                 on_read = all_of(on_read, part)
         else:
             in_copy = all_of(in_copy, ge0(there) if part.op is ops.GE0 else there)
-    ragged = along and any(d.extent % n for d, n in _steps(stage, dims, along))
+    ragged = any(d.gaps for d in dims)
+    ragged = ragged or (along is not None and any(d.extent % n for d, n in _steps(stage, dims, along)))
     if not checked or ragged:  # what the read's mask keeps in bounds, the copy has to check itself
         in_copy = all_of(in_copy, *[in_bounds(i, n) for i, n in zip(source, buffer.arg[1], strict=True)])
     copy = UOp(ops.LOAD, load.dtype, (buffer, in_copy, *source))
     if value is not load:
         copy = value.replace((copy,))
     fill = UOp(ops.STORE, dtypes.void, (array, surplus, copy, *outer, *slot, *here))
-    position = [combine([(r, k // d.stride) for r, k in d.members]) for d in dims]
-    read = UOp(ops.LOAD, value.dtype, (array, on_read, *outer, *slot, *position))
+    read = UOp(ops.LOAD, value.dtype, (array, on_read, *outer, *slot, *[d.position() for d in dims]))
     if not along:
         return read, Staged(array, fill, copies, at, shared=bool(threads), slots=stage.slots, loop=turn)
     whole = (
@@ -329,6 +346,14 @@ def _tile(
     return read, Staged(array, fill, copies, at, turned=turned)
 
 
+def _window(first: _Dim, second: _Dim) -> _Dim:
+    """Return two dimensions of one axis that overlap as one."""
+    stride = math.gcd(first.stride, second.stride)
+    span = sum([d.stride * (d.extent - 1) for d in (first, second)])
+    gaps = first.gaps or second.gaps or stride < first.stride
+    return _Dim(first.axis, first.members + second.members, stride, span // stride + 1, gaps)
+
+
 def _turn(stage: Stage, load: UOp, at: int, order: dict[UOp, int]) -> UOp:
     """Return the loop that goes through the slots of a stage."""
     found = next((r for r, n in order.items() if n == at and r.arg[2] == "loop"), None)
@@ -339,9 +364,9 @@ def _turn(stage: Stage, load: UOp, at: int, order: dict[UOp, int]) -> UOp:
     return found
 
 
-def _check_width(stage: Stage, copied: list[_Dim], dims: list[_Dim]) -> None:
+def _check_width(stage: Stage, copied: list[_Dim], dims: list[_Dim], flat: dict[UOp, int]) -> None:
     last = copied[-1]
-    if dims[-1] is not last or last.stride != 1:
+    if dims[-1] is not last or not last.contiguous(flat):
         raise ScheduleError(
             f"{stage}: to copy {stage.width} elements at a time, the buffer's last dimension must be "
             "contiguous and the layout's last"
@@ -367,7 +392,7 @@ def _turned(
             "them transposes in registers"
         )
     strides = dict(terms(flatten(idx, buffer.arg[1]))[1])
-    source = [d for d in dims if d.stride == 1 and strides.get(d.members[0][0]) == 1]
+    source = [d for d in dims if d.contiguous(strides)]
     if not source:
         raise ScheduleError(f"{stage}: {stage.what} is not contiguous along any loop inside {stage.at}")
     if not stage.layout:
