@@ -60,6 +60,7 @@ def test_manifest_in_the_tree(name: str) -> None:
     [
         ("llvm", "retarget_llvm.backend:LLVMBackend", "llvm/native", 50),
         ("clang", "retarget_clang.backend:ClangBackend", "clang/native", 40),
+        ("cuda", "retarget_cuda.backend:CudaBackend", "cuda/sm_90a", 80),
         ("numpy", "retarget_numpy.backend:NumpyBackend", "numpy/uops", 0),
     ],
 )

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Self
 
 from ..errors import CompileError
 from ..ir import dtypes, ops
@@ -85,7 +86,7 @@ class Code(str):
 
     def __new__(
         cls, text: str, level: int = Level.POSTFIX, *, bare: Code | None = None, mask: int = 0
-    ) -> Code:
+    ) -> Self:
         self = super().__new__(cls, text)
         self.level, self.bare, self.mask = level, bare, mask
         return self
@@ -214,7 +215,7 @@ class CFamilyRenderer(Renderer):
         starts with "own_".
     signed_wraps
         Whether signed integer arithmetic wraps, by the language or by a compiler's flag; else it is done
-        unsigned, except in indices, which do not overflow.
+        unsigned, except where it does not overflow: in indices, and where the operands are small for certain.
     """
 
     LANGUAGE = "C"
@@ -740,14 +741,58 @@ class CFamilyRenderer(Renderer):
 
 
 def _index_arithmetic(uops: Sequence[UOp]) -> frozenset[UOp]:
-    """Return the integers that indices are made of, which have the width not to overflow."""
+    """Return the integers that do not overflow: what indices are made of, and what is small for certain."""
     found: set[UOp] = set()
     for u in reversed(uops):
-        if u.op in (ops.LOAD, ops.STORE):
-            found.add(u.src[1])
+        if u.op in _INDEXED:
+            found.update([u.src[n] for n in _INDEXED[u.op]])
         elif u.op in ops.ALU_OPS and u in found:
             found.update(u.src)
-    return frozenset(found)
+    bounds: dict[UOp, tuple[int, int]] = {}
+    for u in uops:
+        if u.dtype.is_int and u.dtype.lanes == 1:
+            within = _bounds(u, bounds)
+            if within is not None and u.dtype.min <= within[0] and within[1] <= u.dtype.max:
+                bounds[u] = within
+    return frozenset(found.union(bounds))
+
+
+#: Which operands of an access are indices.
+_INDEXED: Mapping[Op, tuple[int, ...]] = {
+    ops.LOAD: (1,), ops.STORE: (1,), ops.STAGE_COPY: (1, 3), ops.IMAGE_LOAD: (1, 2), ops.IMAGE_STORE: (1, 2),
+}  # fmt: skip
+
+
+def _bounds(u: UOp, known: Mapping[UOp, tuple[int, int]]) -> tuple[int, int] | None:
+    """Return the least and the largest value of an integer, if those of its operands are known."""
+    if u.op is ops.CONST:
+        return u.arg, u.arg
+    if u.op is ops.VAR:
+        return u.arg[1], u.arg[2]
+    if u.op in (ops.SPECIAL, ops.RANGE) and type(u.arg[1]) is int:
+        return 0, u.arg[1] - 1
+    if not u.src or any(s not in known for s in u.src):
+        return None
+    low, high = known[u.src[0]]
+    if u.op is ops.RANGE:
+        return 0, max(high - 1, 0)
+    if u.op is ops.NEG:
+        return -high, -low
+    if len(u.src) != 2:
+        return None
+    least, most = known[u.src[1]]
+    if u.op is ops.ADD:
+        return low + least, high + most
+    if u.op is ops.SUB:
+        return low - most, high - least
+    if u.op is ops.MUL:
+        products = [x * y for x in (low, high) for y in (least, most)]
+        return min(products), max(products)
+    if u.op is ops.TRUNCDIV and low >= 0 and least > 0:
+        return low // most, high // least
+    if u.op is ops.TRUNCMOD and low >= 0 and least > 0:
+        return 0, min(high, most - 1)
+    return None
 
 
 def _by_lane(gates: Sequence[UOp], texts: Sequence[str]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,6 +21,7 @@ from ..registry.backend import Argument
 from ..registry.capabilities import Capabilities
 from .grid import map_axes
 from .images import LANES, images_of
+from .local import placement, size_in_bytes
 from .place import Placer
 from .translate import UNLOOPED, Translator, needs_int64
 
@@ -75,7 +75,7 @@ def linearize(
         body = Placer(scheduled, translate, unlooped, bool(capabilities.async_copies)).run()
     if grid.guard is not TRUE:
         body = guarded(body, translate.mask(grid.guard))
-    check_local(body, capabilities)
+    local_bytes = check_local(body, capabilities)
     if translation is not None:
         translation.update(translate.memo)
         translation.update({reduction: array for reduction, (array, _) in translate.accumulators.items()})
@@ -96,7 +96,7 @@ def linearize(
         *[Argument(u.arg[0], "variable", "int64") for u in linear_variables],
     )
     threads = [r for r in scheduled.order if r.arg[2] == "thread"]
-    launch = grid.launch(range_size(threads[0]) if threads else 1)
+    launch = grid.launch(range_size(threads[0]) if threads else 1)._replace(local_bytes=local_bytes)
     if scheduled.phases:
         launch = launch._replace(phases=_chunks(scheduled, threads[0]), scratch=len(scheduled.scratch))
     if any(u.op is ops.STORE and u.arg == "stream" for u in body):
@@ -129,24 +129,27 @@ def guarded(body: list[UOp], condition: UOp) -> list[UOp]:
     return [*before, block, *body, UOp(ops.ENDIF, dtypes.void, (block,))]
 
 
-def check_local(body: Sequence[UOp], capabilities: Capabilities) -> None:
-    """Raise ScheduleError if a block has more local memory than the target gives it.
+def check_local(body: Sequence[UOp], capabilities: Capabilities) -> int:
+    """Return the bytes of local memory that a block has; none without blocks: that is the stack.
 
-    Without blocks local memory is the stack, where arrays of accumulators are, too.
+    The stack is where arrays of accumulators are, too.
+
+    Raises
+    ------
+    ScheduleError
+        If it is more than the target gives.
     """
+    blocks = "block" in capabilities.axis_kinds
+    spaces = ("local",) if blocks else ("local", "register")
+    sizes = {u: size_in_bytes(u) for u in body if u.op is ops.LOCAL and u.arg[2] in spaces}
+    total = placement(sizes).total if blocks else sum(sizes.values())
     limit = capabilities.limits.local_bytes
-    spaces = ("local",) if "block" in capabilities.axis_kinds else ("local", "register")
-    sizes = {
-        u.arg[0]: math.prod(n for n in u.arg[1] if n) * u.dtype.itemsize * u.dtype.lanes
-        for u in (body if limit else ())
-        if u.op is ops.LOCAL and u.arg[2] in spaces
-    }
-    if sum(sizes.values()) > limit:
-        text = ", ".join(f"{name} {n}" for name, n in sizes.items())
+    if limit and total > limit:
+        text = ", ".join(f"{u.arg[0]} {n}" for u, n in sizes.items())
         raise ScheduleError(
-            f"the kernel keeps {sum(sizes.values())} bytes in local memory ({text}); "
-            f"{capabilities.target} has {limit}"
+            f"the kernel keeps {total} bytes in local memory ({text}); {capabilities.target} has {limit}"
         )
+    return total if blocks else 0
 
 
 def _argument_order(param: UOp) -> tuple[bool, int]:

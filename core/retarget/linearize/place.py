@@ -578,7 +578,7 @@ class Placer:
         src = (buffer, address, translate.wide(value, lanes))
         streams = buffer.op is ops.PARAM and buffer.arg[0] in self.kernel.schedule.streams
         whole = mask is TRUE and lanes > 1 and alignment == lanes
-        how = "stream" if streams and whole else None
+        how = "stream" if streams and whole else alignment if lanes > 1 else None
         self.emit(UOp(ops.STORE, dtypes.void, src if mask is TRUE else (*src, translate.mask(mask)), how))
 
 

@@ -66,6 +66,9 @@ class Launch(NamedTuple):
     that a CPU kernel's thread axis has (1: not parallel).  A kernel that clears no output itself needs
     nothing else.  A size that depends on variables is the text of a Python expression of their names.
 
+    A block on a device with a grid has `local_bytes` of local memory; `linearize.local` says where its arrays
+    lie, should they be one piece.
+
     A CPU kernel with `phases` is run once for each, one after the other, with that many chunks: its last
     variable is the number of the phase, and its last `scratch` buffers are memory that the runtime provides
     and that keeps its content from one phase to the next.  The first `aligned` buffers have to be aligned to
@@ -78,6 +81,7 @@ class Launch(NamedTuple):
     phases: tuple[int, ...] = ()
     scratch: int = 0
     aligned: int = 0
+    local_bytes: int = 0
 
     def sizes(self, variables: Mapping[str, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the grid and the block along x, y, z for one launch."""

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs, through CUDA C: readable kernels, compiled by NVRTC or nvcc, started by the driver."""

@@ -1,0 +1,194 @@
+"""The CUDA backend's code: what is written, and that NVRTC takes it.  No GPU is needed."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from linear_build import Build
+
+import retarget as rt
+from retarget.codegen.driver import emit
+from retarget.codegen.hooks import HookPlugin, resolve
+from retarget.codegen.program import Program
+from retarget.errors import CompileError, UnknownNameError
+from retarget.ir import dtypes, ops
+from retarget.ir.dtypes import DType, to_numpy
+from retarget.linearize.local import placement
+from retarget.registry.backend import Source
+from retarget_cuda.backend import CudaBackend
+from retarget_cuda.compiler import CudaCompiler
+from retarget_cuda.nvrtc import find_nvrtc
+
+BACKEND = CudaBackend()
+GOLDEN = Path(__file__).parents[1] / "golden"
+INT32, FLOAT32 = dtypes.int32, dtypes.float32
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nvrtc() -> None:
+    try:
+        find_nvrtc()
+    except CompileError as error:
+        pytest.skip(str(error))
+
+
+def source(program: Program, target: str = "cuda/sm_90a") -> Source:
+    renderer = BACKEND.renderer(target)
+    return emit(program, renderer, resolve([HookPlugin("cuda", renderer)], target))
+
+
+def compiled(program: Program, target: str = "cuda/sm_90a") -> dict[str, Any]:
+    """Return what a compiled kernel uses; the compiler must have no remarks."""
+    made = source(program, target)
+    binary = CudaCompiler(target).compile(made)
+    assert binary.data[:4] == b"\x7fELF" and not binary.log, binary.log
+    return dict(binary.metadata)
+
+
+def body(text: str) -> list[str]:
+    """Return the lines inside the kernel."""
+    return [line[2:] for line in text.partition("__global__")[2].partition(" {\n")[2].splitlines()[:-1]]
+
+
+def zeros(dtype: DType, size: int = 64) -> Any:
+    return np.zeros(size, to_numpy(dtype))
+
+
+def copied(dtype: DType, lanes: int, align: int, gate: bool = False) -> Program:
+    """A program that doubles (or negates) vectors of a dtype."""
+    build = Build()
+    out, x = build.output("out0", zeros(dtype)), build.input("in0", zeros(dtype), dtype)
+    thread = build(ops.SPECIAL, INT32, arg=("block0", 4))
+    at = build.mul(thread, lanes)
+    inside = build.alu(ops.CMPLT, thread, build.const(3)) if gate else None
+    value = build.load(x, at, lanes, gate=inside, align=align)
+    build.store(out, at, value, gate=inside, align=align)
+    return build.program(block=(4,))
+
+
+def test_a_kernel_is_written_as_a_person_would() -> None:
+    build = Build()
+    zero = np.zeros(4096, np.float32)
+    out, x = build.output("out0", zero), build.input("in0", zero)
+    n = build.variable("n", 1, 1024)
+    tile = build.local("tile", FLOAT32, (128,), "local")
+    block, thread = (build(ops.SPECIAL, INT32, arg=arg) for arg in (("grid0", 8), ("warp0", 32)))
+    at = build.add(build.mul(block, 512), build.mul(thread, 4))
+    four = build.load(x, at, 4, gate=build.alu(ops.CMPLT, block, n), align=4)
+    build.store(tile, thread, build(ops.FOLD, FLOAT32, four, arg=ops.MAXIMUM))
+    build(ops.BARRIER, dtypes.void)
+    mine = build.load(tile, thread)
+    other = build(ops.SHUFFLE, FLOAT32, mine, arg=16)
+    build.store(out, at, build.alu(ops.ADD, four, build.broadcast(other, 4)), align=4)
+    program = build.program("scaled", grid=(8,), block=(32,))
+    text, path = source(program).text, GOLDEN / "cuda_scaled.cu"
+    if os.environ.get("RETARGET_BLESS") == "1":
+        path.write_text(text)
+    bless = f"RETARGET_BLESS=1 python -m pytest {Path(__file__).name} -k person"
+    assert text == path.read_text(), f"{path.name} differs from what is rendered; after a look at it: {bless}"
+    used = compiled(program)
+    assert used["shared"] == 512 and used["registers"] > 0 and used["spill_stores"] == used["stack"] == 0
+
+
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("dtype", dtypes.ARRAY_DTYPES, ids=str)
+@pytest.mark.parametrize("size", [2, 4, 8, 16, 32])
+def test_vectors_are_accessed_whole(dtype: DType, size: int, gate: bool) -> None:
+    lanes = size // dtype.itemsize
+    if lanes < 2:
+        return
+    program = copied(dtype, lanes, lanes, gate)
+    text = CudaCompiler("cuda/sm_90a").ptx(CudaCompiler("cuda/sm_90a").compile(source(program)))
+    accesses = re.findall(r"ld\.global(?:\.nc)?(?:\.v(\d))?\.[a-z](\d+)", text)
+    assert sum(int(n or 1) * int(bits) for n, bits in accesses) == 8 * size
+    assert len(accesses) == max(1, size // 16)
+
+
+def test_unaligned_vectors_are_taken_apart() -> None:
+    text = "\n".join(body(source(copied(FLOAT32, 4, 2)).text))
+    assert text.count("float2") == 6 and "float4" not in text.replace("make_float4", "")
+    assert "float2" not in source(copied(FLOAT32, 4, 1)).text
+
+
+def test_more_than_48_kb_of_shared_memory_are_asked_for_at_launch() -> None:
+    build = Build()
+    out = build.output("out0", zeros(FLOAT32))
+    thread = build(ops.SPECIAL, INT32, arg=("block0", 32))
+    tiles = [build.local(name, FLOAT32, (7001,), "local") for name in ("first", "second")]
+    for tile in tiles:
+        build.store(tile, thread, build.const(1.0, FLOAT32))
+    build(ops.BARRIER, dtypes.void)
+    build.store(out, thread, build.alu(ops.ADD, *(build.load(tile, thread) for tile in tiles)))
+    program = build.program(block=(32,))
+    text = source(program).text
+    assert "extern __shared__ __align__(1024) unsigned char shared[];" in text
+    assert "float* const second = (float*)(shared + 28032);" in text  # the next multiple of 128 after 28004
+    assert placement(program.uops).total == 28032 + 28004
+    assert "shared" not in compiled(program) or compiled(program)["shared"] == 0
+
+
+def test_the_launch_says_how_much_local_memory_a_block_has() -> None:
+    x = rt.asarray(np.zeros((64, 64), np.float32), device="numpy")
+    with rt.with_schedule("r0=i:g,j/8:b; stage=in0@k; r1=k,l/8; order=k,l"):
+        (kernel,) = rt.lower(rt.sum(x * rt.ones((64, 64), device="numpy"), axis=1))
+        launch = rt.render(kernel, target="cuda/sm_90a").launch
+    assert launch.block == (8, 1, 1) and launch.local_bytes > 0
+
+
+@pytest.mark.parametrize("target", ["cuda/sm_75", "cuda/sm_80", "cuda/sm_89", "cuda/sm_100"])
+def test_copies_in_the_background(target: str) -> None:
+    build = Build()
+    out, x = build.output("out0", zeros(FLOAT32)), build.input("in0", zeros(FLOAT32))
+    tile = build.local("tile", FLOAT32, (64,), "local")
+    thread = build(ops.SPECIAL, INT32, arg=("block0", 16))
+    at = build.mul(thread, 4)
+    build(ops.STAGE_COPY, dtypes.void, tile, at, x, at, arg=4)
+    build(ops.STAGE_COMMIT, dtypes.void)
+    build(ops.STAGE_WAIT, dtypes.void, arg=0)
+    build(ops.BARRIER, dtypes.void)
+    build.store(out, thread, build.load(tile, thread))
+    program = build.program(block=(16,))
+    assert body(source(program, target).text)[2:6] == [
+        "copy16(&tile[block0*4], &in0[block0*4]);",
+        'asm volatile("cp.async.commit_group;" ::: "memory");',
+        'asm volatile("cp.async.wait_group 0;" ::: "memory");',
+        "__syncthreads();",
+    ]
+    if BACKEND.capabilities(target).async_copies:
+        compiled(program, target)
+    else:
+        with pytest.raises(CompileError, match=r"sm_75"):
+            compiled(program, target)
+
+
+def test_what_the_compiler_refuses_is_shown() -> None:
+    good = source(copied(FLOAT32, 4, 4))
+    bad = good._replace(text=good.text.replace("block0*4", "nothing*4"))
+    with pytest.raises(
+        CompileError, match=r"(?s)compile kernel for cuda/sm_90a.*\n> +\d+ \|.*nothing"
+    ) as error:
+        CudaCompiler("cuda/sm_90a").compile(bad)
+    assert "undefined" in error.value.log
+
+
+def test_targets() -> None:
+    with pytest.raises(UnknownNameError, match="sm_90"):
+        BACKEND.capabilities("cuda/sm_9")
+    compiler = CudaCompiler("cuda/sm_999")
+    binary = compiler.compile(source(copied(FLOAT32, 4, 4), "cuda/sm_999"))
+    newest = max(find_nvrtc().architectures)
+    assert binary.metadata["format"] == "ptx" and f".target sm_{newest}".encode() in binary.data
+    assert "ld.global" in compiler.assembly(binary)
+    with pytest.raises(CompileError, match="no sm_90a, only sm_75, sm_80"):
+        CudaCompiler("cuda/sm_90a").options((75, 80))
+    assert CudaCompiler("cuda/sm_120").options((75, 80)) == CudaCompiler("cuda/sm_87").options((75, 80))
+
+
+def test_there_is_no_device_yet_and_the_reason_is_said() -> None:
+    probe = BACKEND.probe()
+    assert probe.devices or probe.reason
