@@ -2,9 +2,9 @@
 
 Ranges whose size is bound at launch stay whole: they are neither tiled, vectorized nor cut for threads.
 
-1. *Products*, such as matmuls and convolutions, have a module of their own, `products`; sums over
-   windows that filters do not share (depthwise convolutions) are in `convolutions`.
-   *Transposes* have one too, `transposes`: kernels that read along one axis and write along another.
+1. *Products*, such as matmuls, have a module of their own, `products`; sums over the windows of an image
+   are in `convolutions`.  *Transposes* have one too, `transposes`: kernels that read along one axis and write
+   along another.
 2. *Lanes*: as many as a vector has of the widest type that is computed in, not of what is stored.
 3. *Vector axis*: the range along which most accesses are contiguous, and none has to gather if that can be
    had.
@@ -24,21 +24,20 @@ Ranges whose size is bound at launch stay whole: they are neither tiled, vectori
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..ir import dtypes, ops
 from ..ir.index import TRUE, irange, range_size
 from ..ir.uop import UOp, toposort
 from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
 from .accesses import Access, access_of, past_caches
-from .convolutions import choose_stencil_schedule
-from .products import choose_product_schedule
+from .convolutions import choose_stencil_schedule, choose_window_schedule
+from .products import choose_product_schedule, find_product
 from .schedule import Axis, Schedule, Stage
+from .task import PARALLEL_WORK, PIECES, RUN, Task
 from .transposes import choose_transpose_schedule
 
-#: Scalar operations below which a kernel is not cut for threads: about 20 microseconds of vector work.
-PARALLEL_WORK = 1 << 16
-#: Pieces per thread: enough to even out, few enough to claim cheaply.
-PIECES = 4
 #: Scalar operations in a piece of a reduction that is cut for threads, and the most pieces: enough for many
 #: threads, few enough that folding them is nothing.
 PIECE_WORK, MOST_PIECES = 1 << 14, 256
@@ -46,8 +45,6 @@ PIECE_WORK, MOST_PIECES = 1 << 14, 256
 ENOUGH = 16
 #: Rows that are added to a row of accumulators at a time, or streams that a reduction reads at a time.
 FAR = 4
-#: Most float32 additions into one accumulator: some 2**24 equal terms are where a sum stops growing.
-RUN = 1 << 13
 #: Functions that cost many operations.
 _COSTLY = frozenset(ops.UNARY_FUNCTIONS) - {
     ops.NEG, ops.SQRT, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.RINT, ops.NOT
@@ -63,22 +60,19 @@ def choose_schedule(kernel: Kernel, capabilities: Capabilities) -> Schedule:
     accesses = [access_of(u) for u in nodes if u.op in (ops.LOAD, ops.STORE)]
     output = [r for r in ranges.values() if all(r in s.ranges for s in kernel.stores)]
     reductions = [u for u in nodes if u.op is ops.REDUCE]
-    lanes = _lanes(kernel, capabilities)
-    product = choose_product_schedule(kernel, reductions, accesses, lanes, capabilities)
+    task = Task(kernel, output, reductions, accesses, _lanes(kernel, capabilities), capabilities)
+    product = find_product(task)
     if product is not None:
-        return product
-    stencil = choose_stencil_schedule(kernel, reductions, accesses, lanes, capabilities)
-    if stencil is not None:
-        return stencil
-    transpose = choose_transpose_schedule(kernel, accesses, lanes, capabilities) if not reductions else None
-    if transpose is not None:
-        return transpose
+        return choose_window_schedule(task, product) or choose_product_schedule(task, product)
+    found = choose_stencil_schedule(task) if reductions else choose_transpose_schedule(task)
+    if found is not None:
+        return found
     every = list(ranges.values())
     keys = {r: name for name, r in ranges.items()}
     if not reductions and len(output) == len(every) > 1:
         every, keys, accesses = _merge(kernel, every, accesses)
-        output = every
-    return _Choice(kernel, capabilities, every, keys, accesses, output, reductions, lanes).schedule()
+        task = replace(task, output=every, accesses=accesses)
+    return _Choice(task, every, keys).schedule()
 
 
 def _merge(
@@ -140,19 +134,15 @@ def _lanes(kernel: Kernel, capabilities: Capabilities) -> int:
 class _Choice:
     """What is known of a kernel that is no product, and the axes of its ranges while they are chosen."""
 
-    def __init__(
-        self, kernel: Kernel, capabilities: Capabilities, ranges: list[UOp], keys: dict[UOp, str],
-        accesses: list[Access], output: list[UOp], reductions: list[UOp], lanes: int,
-    ) -> None:  # fmt: skip
-        self.kernel, self.capabilities, self.reductions = kernel, capabilities, reductions
-        self.output = output
-        self.reduced = {r for u in reductions for r in u.src[1:]}
+    def __init__(self, task: Task, ranges: list[UOp], keys: dict[UOp, str]) -> None:
+        self.kernel, self.capabilities, self.reductions = task.kernel, task.capabilities, task.reductions
+        self.output, self.lanes = task.output, task.lanes
+        self.reduced = {r for u in self.reductions for r in u.src[1:]}
         self.axes: dict[UOp, list[Axis]] = {r: [Axis(r.arg[0])] for r in ranges}
         self.keys = keys
         self.order: list[str] = []
-        self.vector = _vector_axis(ranges, accesses, lanes, output)
-        self.lanes = lanes
-        self.costly = [u for u in kernel.nodes if u.op in _COSTLY]
+        self.vector = _vector_axis(ranges, task.accesses, self.lanes, self.output)
+        self.costly = [u for u in self.kernel.nodes if u.op in _COSTLY]
         self.cheap = not any(self.vector in u.ranges for u in self.costly)
         self.work = self._work()
 

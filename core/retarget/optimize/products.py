@@ -1,31 +1,25 @@
 """Schedules of products: sums of products of two operands, each free of an output axis of the other.
 
-A matmul is one, and so is a convolution.  A product gets a tile of accumulators in registers: vectors along
-one of those axes (the columns), elements of the other operand broadcast along the other (the rows), so that
-each loaded vector is used several times.  What does not divide slides back: no mask comes near the inner
-loop.  The operand with the vectors is packed into panels, one for each tile's columns, which stay in a cache
-while the rows pass by.
+A matmul is one, and so is a convolution, for which `convolutions` has schedules of its own.  A product gets a
+tile of accumulators in registers: vectors along one of those axes (the columns), elements of the other
+operand broadcast along the other (the rows), so that each loaded vector is used several times.  What does
+not divide slides back: no mask comes near the inner loop.  The operand with the vectors is packed into
+panels, one for each tile's columns, which stay in a cache while the rows pass by.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..ir import dtypes, ops
 from ..ir.index import flatten, range_size, terms
 from ..ir.uop import UOp
 from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
-from .accesses import Access
 from .schedule import Axis, Schedule, Stage
+from .task import PARALLEL_WORK, PIECES, RUN, Task
 
-#: Multiply-accumulates below which a product is not cut for threads: about 20 microseconds of vector work.
-PARALLEL_WORK = 1 << 16
-#: Pieces per thread: enough to even out, few enough to claim cheaply.
-PIECES = 4
-#: Most float32 additions into one accumulator: some 2**24 equal terms are where a sum stops growing.
-RUN = 1 << 13
 #: Most rows of a tile: more of them, read a power of two apart, evict each other from the first cache.
 ROWS = 8
 #: Most accumulators of a tile: more do not make it faster, and compilers begin to spill.
@@ -36,7 +30,7 @@ LATENCY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
+class Product:
     """A sum of products: `columns` is an output axis of `right` alone, `rows` one of `left` alone."""
 
     reduction: UOp
@@ -47,7 +41,7 @@ class _Product:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
+class Tile:
     """A register tile: `rows` by `vectors` of `width` lanes, and how many stand side by side in a block."""
 
     rows: int
@@ -60,37 +54,15 @@ class _Tile:
         return self.vectors * self.width
 
 
-def choose_product_schedule(
-    kernel: Kernel, reductions: list[UOp], accesses: list[Access], lanes: int, capabilities: Capabilities
-) -> Schedule | None:
-    """Return the schedule of a product, or None if the kernel is none.
-
-    Parameters
-    ----------
-    kernel
-        What to schedule.
-    reductions, accesses
-        Its reductions, and its loads and stores.
-    lanes
-        Width of vectors of its widest dtype.
-    capabilities
-        What the target has.
-    """
-    if lanes < 2 or "unroll" not in capabilities.axis_kinds:
-        return None
+def choose_product_schedule(task: Task, product: Product) -> Schedule:
+    """Return the schedule of a product that `find_product` has found."""
+    kernel, output, capabilities = task.kernel, task.output, task.capabilities
     ranges = kernel.ranges
-    output = [r for r in ranges.values() if all(r in s.ranges for s in kernel.stores)]
-    product = _product(reductions, output, accesses)
-    if product is None:
-        return None
-    windows = _choose_windows(kernel, product, output, lanes, capabilities)
-    if windows is not None:
-        return windows
     others = [r for r in output if r is not product.rows and r is not product.columns]
-    threads = _threads(product, capabilities)
+    threads = threads_for(product, capabilities)
     apart = [r for r in others if not r.src and range_size(r) >= threads][:1]  # what threads can share out
-    packs = _packable(product.right, product, kernel)
-    tile = _tile(product, lanes, 1 if apart else threads, packs, capabilities)
+    packs = is_packable(product.right, product, kernel)
+    tile = register_tile(product, task.lanes, 1 if apart else threads, packs, capabilities)
     axes: dict[UOp, list[Axis]] = {r: [Axis(name)] for name, r in ranges.items()}
     n, m = product.columns.arg[0], product.rows.arg[0] if product.rows is not None else ""
     _split(
@@ -113,7 +85,7 @@ def choose_product_schedule(
         inner = [*rows, product.columns] if block else [product.columns, *rows]
         _thread(axes, order, [*apart, *inner], threads)
     stages = _panel(axes, product, tile, order, capabilities) if packs else []
-    load = _load(product.left)
+    load = load_of(product.left)
     if block and load is not None:
         at = f"{m}t" if block[0] not in order else block[0]
         layout = [x for x in (f"{m}o", *reduced, f"{m}u") if x in known]
@@ -122,12 +94,15 @@ def choose_product_schedule(
     return Schedule.of(splits, order, stages)
 
 
-def _product(reductions: list[UOp], output: list[UOp], accesses: list[Access]) -> _Product | None:
-    """Return the kernel's only reduction as a product, if it is one.
+def find_product(task: Task) -> Product | None:
+    """Return the kernel's only reduction as a product, if it is one and the target can tile it.
 
     Without rows (a vector times a matrix) it is one where the matrix is read along its rows; else it is a sum
     of its columns' lengths like any other.
     """
+    reductions = task.reductions
+    if task.lanes < 2 or "unroll" not in task.capabilities.axis_kinds:
+        return None
     if len(reductions) != 1:
         return None
     (r,) = reductions
@@ -135,24 +110,24 @@ def _product(reductions: list[UOp], output: list[UOp], accesses: list[Access]) -
         return None
     a, b = r.src[0].src
     # An output axis over which another pass of the kernel sums as well is no axis of the product alone.
-    known = [x for x in output if not x.src and x not in r.src[1:]]
+    known = [x for x in task.output if not x.src and x not in r.src[1:]]
     only_a = [x for x in known if x in a.ranges and x not in b.ranges]
     only_b = [x for x in known if x in b.ranges and x not in a.ranges]
     if not only_a and not only_b:
         return None
-    stores = [x for x in accesses if x.is_store]
+    stores = [x for x in task.accesses if x.is_store]
     contiguous = [x for x in (*only_a, *only_b) if all(s.coefficients.get(x) == 1 for s in stores)]
     columns = contiguous[0] if contiguous else max((*only_a, *only_b), key=range_size)
     if columns in only_a:
         a, b, only_a = b, a, only_b
     if not only_a:
-        load = _load(b)
+        load = load_of(b)
         if load is None or _flat(load).get(columns) != 1 or any(x in a.ranges for x in known):
             return None
-    return _Product(r, a, b, max(only_a, key=range_size, default=None), columns)
+    return Product(r, a, b, max(only_a, key=range_size, default=None), columns)
 
 
-def _load(operand: UOp) -> UOp | None:
+def load_of(operand: UOp) -> UOp | None:
     """Return the load that an operand is, or is the conversion of."""
     while operand.op is ops.CAST:
         operand = operand.src[0]
@@ -164,9 +139,9 @@ def _flat(load: UOp) -> dict[UOp, int]:
     return dict(terms(flatten(load.src[2:], load.src[0].arg[1]))[1])
 
 
-def _tile(
-    product: _Product, lanes: int, threads: int, packs: bool, capabilities: Capabilities, spare: int = 1
-) -> _Tile:
+def register_tile(
+    product: Product, lanes: int, threads: int, packs: bool, capabilities: Capabilities, spare: int = 1
+) -> Tile:
     """Return the register tile that takes the fewest steps for what the product computes.
 
     Counted are multiply-accumulates, those that tiles at the edge compute twice and what idles while another
@@ -182,12 +157,12 @@ def _tile(
     depth = math.prod(range_size(r) for r in product.reduction.src[1:])
     size = product.reduction.dtype.itemsize
     near = capabilities.caches[1] // 4 if len(capabilities.caches) > 1 else 64 << 10
-    room = _room(capabilities) or near
-    load = _load(product.right)
+    room = local_room(capabilities) or near
+    load = load_of(product.right)
     apart = load is not None and _flat(load).get(product.reduction.src[-1], 0) * size > 1 << 9
     # Long rows do not stay in the first cache: few of them at a time, and several panels share them.
     far = depth * size >= (capabilities.caches[0] if capabilities.caches else 32 << 10) // 4
-    best, least = _Tile(1, 1, width), math.inf
+    best, least = Tile(1, 1, width), math.inf
     for vectors in range(1, min(length // width, capabilities.registers - 3, ACCUMULATORS) + 1):
         free = capabilities.registers - spare - vectors
         most = min(height, 4 if far else ROWS, ACCUMULATORS // vectors, free // vectors)
@@ -216,25 +191,25 @@ def _tile(
                 waste *= -(-blocks // threads) * threads / blocks
             cost = waste * steps / done
             if cost < least:
-                best, least = _Tile(rows, vectors, width, side), cost
+                best, least = Tile(rows, vectors, width, side), cost
     return best
 
 
 def _row_block(
-    axes: dict[UOp, list[Axis]], product: _Product, tile: _Tile, kernel: Kernel, threads: int,
+    axes: dict[UOp, list[Axis]], product: Product, tile: Tile, kernel: Kernel, threads: int,
     capabilities: Capabilities,
 ) -> list[str]:  # fmt: skip
     """Cut the rows into blocks that are packed, if they are not read along the sum; return their axis.
 
     Such rows (of a transposed operand) are pieces of a few elements in many pages of memory.
     """
-    load, rows = _load(product.left), product.rows
-    if rows is None or load is None or not _packable(product.left, product, kernel):
+    load, rows = load_of(product.left), product.rows
+    if rows is None or load is None or not is_packable(product.left, product, kernel):
         return []
     if _flat(load).get(product.reduction.src[-1], 0) == 1 or range_size(rows) < 8 * tile.rows:
         return []
     length = math.prod(range_size(r) for r in product.reduction.src[1:])
-    room = (_room(capabilities) or 256 << 10) // 2
+    room = (local_room(capabilities) or 256 << 10) // 2
     count = room // (length * tile.rows * product.reduction.dtype.itemsize)
     count = min(count, range_size(rows) // tile.rows, -(-range_size(rows) // (tile.rows * threads)))
     if count < 4 or length * tile.columns * tile.panels * product.reduction.dtype.itemsize > room:
@@ -246,117 +221,16 @@ def _row_block(
     return [f"{name}b"]
 
 
-def _room(capabilities: Capabilities) -> int:
+def local_room(capabilities: Capabilities) -> int:
     """Return how many bytes tiles may take: accumulators need some, too; 0: no limit is known."""
     limit = capabilities.limits.local_bytes
     return limit - limit // 32
 
 
-def _threads(product: _Product, capabilities: Capabilities) -> int:
+def threads_for(product: Product, capabilities: Capabilities) -> int:
     """Return how many threads a product is worth."""
     work = math.prod(map(range_size, product.reduction.ranges.union(product.reduction.src[1:])))
     return capabilities.threads if "thread" in capabilities.axis_kinds and work >= PARALLEL_WORK else 1
-
-
-def _choose_windows(
-    kernel: Kernel, product: _Product, output: list[UOp], lanes: int, capabilities: Capabilities
-) -> Schedule | None:
-    """Return the schedule of a product whose operand slides a window over an image (a convolution), or None.
-
-    Vectors run along the filters, which are packed; rows are neighbouring pixels.  A strip of image lines is
-    copied before the filters pass over it, with its border of zeros: no mask comes into the inner loop.
-    """
-    image, filters = product.left, product.right
-    if not _has_windows(image):
-        image, filters = filters, image
-    picture = _load(image)
-    if picture is None or not _has_windows(image):
-        return None
-    weights = _load(filters)
-    if weights is None or not _packable(filters, product, kernel):
-        return None
-    if sum(u.op is ops.LOAD and u.src[0] is picture.src[0] for u in kernel.nodes) > 1:
-        return None
-    reduced = set(product.reduction.src[1:])
-    lines = [[a for a, _ in terms(i)[1] if a in output and a not in filters.ranges] for i in picture.src[2:]]
-    pixels = lines[-1]
-    channels = [r for r in output if r in filters.ranges and r not in image.ranges and not r.src]
-    if any(a.op is not ops.RANGE or a.src for i in picture.src[2:] for a, _ in terms(i)[1]):
-        return None
-    if len(pixels) != 1 or not channels or max(map(range_size, channels)) < lanes:
-        return None
-    columns, rows = max(channels, key=range_size), pixels[0]
-    y = (
-        lines[-2][0]
-        if len(lines) > 1 and len(lines[-2]) == 1 and len(terms(picture.src[-2])[1]) > 1
-        else None
-    )
-    pair = _Product(product.reduction, image, filters, rows, columns)
-    tile = replace(_tile(pair, lanes, 1, True, capabilities, spare=3), panels=1)
-    # What a strip of one line, and of each more, takes.
-    size = product.reduction.dtype.itemsize
-    extents = [1 + sum(abs(k) * (range_size(a) - 1) for a, k in terms(i)[1] if a in reduced or a is rows)
-               for i in picture.src[2:]]  # fmt: skip
-    line = size * math.prod(extents[:-2]) * extents[-1]
-    step = dict(terms(picture.src[-2])[1])[y] if y is not None else 0
-    room = capabilities.caches[1] * 3 // 8 if len(capabilities.caches) > 1 else 64 << 10
-    high = (room // line - extents[-2]) // step + 1 if step > 0 else 1
-    if high < 1 or line * extents[-2] > room:
-        return None
-    axes: dict[UOp, list[Axis]] = {r: [Axis(name)] for name, r in kernel.ranges.items()}
-    n, m = columns.arg[0], rows.arg[0]
-    inner = [(f"{n}u", tile.vectors, "unroll"), (f"{n}v", tile.width, "vector")]
-    axes[columns] = [Axis(f"{n}o"), *[Axis(name, count, kind) for name, count, kind in inner if count > 1]]
-    if tile.rows > 1:
-        axes[rows] = [Axis(f"{m}o"), Axis(f"{m}u", tile.rows, "unroll")]
-    block, within, each = [], [], 1
-    if y is not None:
-        tall = range_size(y)
-        most = min(high, tall)
-        each = next((h for h in range(most, 0, -1) if tall % h == 0 and 2 * h > most), most)
-        within = [y.arg[0]]
-        if each < tall:
-            axes[y] = [Axis(f"{y.arg[0]}b"), Axis(y.arg[0], each)]
-            block = [f"{y.arg[0]}b"]
-    others = [r for r in output if r not in (columns, rows, y)]
-    threads = _threads(product, capabilities)
-    names = [r.arg[0] for r in others] + block
-    order = [
-        *names, axes[columns][0].name, *within, axes[rows][0].name,
-        *[r.arg[0] for r in product.reduction.src[1:]], f"{m}u", f"{n}u", f"{n}v",
-    ]  # fmt: skip
-    if threads > 1:
-        candidates = [r for r in others if not r.src] + ([y] if y is not None and block else [])
-        for cut in candidates:
-            head = axes[cut][0]
-            inside = math.prod(a.size or 1 for a in axes[cut][1:])
-            if -(-range_size(cut) // inside) < threads:
-                continue
-            axes[cut][0] = Axis(f"{cut.arg[0]}t", None, "thread")
-            for found in (names, order):
-                found.remove(head.name)
-                found.insert(0, f"{cut.arg[0]}t")
-            break
-    known = {a.name for x in axes.values() for a in x}
-    order = [x for x in order if x in known]
-    depth = [r.arg[0] for r in product.reduction.src[1:] if r in weights.ranges]
-    packed = [name for name, count, _ in inner if count > 1]
-    whole = math.prod(range_size(r) for r in weights.ranges) * size
-    left = (_room(capabilities) or 256 << 10) - line * (extents[-2] + step * (each - 1))
-    if whole // range_size(columns) * tile.columns > left:
-        return None
-    filter_block = axes[columns][0].name
-    # Groups, and the products of a stack, have filters each: they are packed inside of those axes.
-    own = [a.name for r in others if r in weights.ranges for a in axes[r]]
-    last = max([names.index(name) for name in own if name in names], default=0)
-    at, outer = (names[last], [filter_block]) if names and whole <= left else (filter_block, [])
-    layout = [*outer, *depth, *packed]
-    stages = [
-        Stage(weights.src[0].arg[0], at, tuple(layout)),
-        Stage(picture.src[0].arg[0], names[-1] if names else "top"),
-    ]
-    splits = [(r.arg[0], a) for r, a in axes.items() if a != [Axis(r.arg[0])]]
-    return Schedule.of(splits, order, stages)
 
 
 def _split(axes: dict[UOp, list[Axis]], r: UOp, outer: str, inner: list[tuple[str, int, str]]) -> None:
@@ -370,15 +244,9 @@ def _split(axes: dict[UOp, list[Axis]], r: UOp, outer: str, inner: list[tuple[st
         axes[r] = digits
 
 
-def _has_windows(operand: UOp) -> bool:
-    """Whether an operand is a load at sums of ranges."""
-    load = _load(operand)
-    return load is not None and any(len(terms(index)[1]) > 1 for index in load.src[2:])
-
-
-def _packable(operand: UOp, product: _Product, kernel: Kernel) -> bool:
+def is_packable(operand: UOp, product: Product, kernel: Kernel) -> bool:
     """Whether an operand is a plain load with one range per axis, which nothing else in the kernel reads."""
-    load = _load(operand)
+    load = load_of(operand)
     if load is None or any(r.src for r in product.reduction.src[1:]):
         return False
     if sum(u.op is ops.LOAD and u.src[0] is load.src[0] for u in kernel.nodes) > 1:
@@ -391,13 +259,13 @@ def _packable(operand: UOp, product: _Product, kernel: Kernel) -> bool:
 
 
 def _panel(
-    axes: dict[UOp, list[Axis]], product: _Product, tile: _Tile, order: list[str], capabilities: Capabilities
+    axes: dict[UOp, list[Axis]], product: Product, tile: Tile, order: list[str], capabilities: Capabilities
 ) -> list[Stage]:
     """Return the stage that packs the panels of the right operand that one block of columns touches.
 
     It pays when they are read for several tiles of rows, and needs room for all of the sum's terms.
     """
-    load = _load(product.right)
+    load = load_of(product.right)
     if load is None or product.rows is None:
         return []
     depth = [r for r in product.reduction.src[1:] if r in load.ranges]
@@ -406,7 +274,7 @@ def _panel(
     if rows not in order or length < 16:
         return []
     taken = length * tile.columns * tile.panels * product.right.dtype.itemsize
-    if capabilities.limits.local_bytes and taken > _room(capabilities):
+    if capabilities.limits.local_bytes and taken > local_room(capabilities):
         return []
     if range_size(product.rows) < 2 * tile.rows:
         return []
@@ -420,7 +288,7 @@ def _panel(
     return [Stage(load.src[0].arg[0], at, tuple(layout))]
 
 
-def _chunk(axes: dict[UOp, list[Axis]], product: _Product) -> None:
+def _chunk(axes: dict[UOp, list[Axis]], product: Product) -> None:
     """Cut the loops of long float32 sums into chunks, each with a partial sum."""
     if product.reduction.dtype is not dtypes.float32:
         return

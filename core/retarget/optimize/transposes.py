@@ -17,6 +17,7 @@ from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
 from .accesses import Access, past_caches
 from .schedule import Axis, Schedule, Stage
+from .task import PARALLEL_WORK, PIECES, Task
 
 #: Bytes of a cache line: rows of a tile fill whole ones, so that no line is written in two visits.
 LINE = 64
@@ -25,10 +26,6 @@ LINE = 64
 STRIP = 1024
 #: Least side of a block, where vectors have as many lanes.
 LEAST = 4
-#: Elements below which a transpose is not cut for threads: about 20 microseconds.
-PARALLEL_WORK = 1 << 16
-#: Pieces per thread: enough to even out, few enough to claim cheaply.
-PIECES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +38,13 @@ class _Transpose:
     itemsize: int
 
 
-def choose_transpose_schedule(
-    kernel: Kernel, accesses: list[Access], lanes: int, capabilities: Capabilities
-) -> Schedule | None:
-    """Return the schedule of a transpose, or None if the kernel is none.
-
-    Parameters
-    ----------
-    kernel
-        What to schedule; one without reductions.
-    accesses
-        Its loads and stores, in the order of its nodes.
-    lanes
-        Width of vectors of the widest dtype that it computes in.
-    capabilities
-        What the target has.
-    """
-    n = min(lanes, capabilities.registers)  # a block's rows are in registers all at once
+def choose_transpose_schedule(task: Task) -> Schedule | None:
+    """Return the schedule of a transpose, or None if the kernel, which has no reductions, is none."""
+    kernel, capabilities = task.kernel, task.capabilities
+    n = min(task.lanes, capabilities.registers)  # a block's rows are in registers all at once
     if n < 2 or "unroll" not in capabilities.axis_kinds or "register" not in capabilities.address_spaces:
         return None
-    found = _find(kernel, accesses, min(n, LEAST))
+    found = _find(kernel, task.accesses, min(n, LEAST))
     if found is None:
         return None
     n = min(n, range_size(found.rows), range_size(found.columns))
