@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from retarget.errors import BackendUnavailableError
 from retarget.ir.dtypes import ARRAY_DTYPES
 from retarget.registry.backend import Backend, Compiler, Probe, Runtime
-from retarget.registry.capabilities import Capabilities, Entry, Limits, Support
+from retarget.registry.capabilities import Capabilities
+from retarget.runtime import nvidia
 
 from . import gpu
 from .compiler import CudaCompiler
@@ -16,8 +17,6 @@ from .compiler import CudaCompiler
 if TYPE_CHECKING:
     from .renderer import CudaRenderer
 
-_NATIVE = Entry(Support.SUPPORTED)
-_AS_FLOAT32 = Entry(Support.EMULATED, "computed in float32")
 _FLOATS = ("float32", "float64")
 _INTEGERS = tuple(d.name for d in ARRAY_DTYPES if d.is_int)
 #: Largest errors in ULP, of float32 and float64: CUDA C++ Programming Guide, "Mathematical Functions".  The
@@ -57,32 +56,8 @@ class CudaBackend(Backend):
 
     def capabilities(self, target: str) -> Capabilities:
         arch = gpu.architecture(target)
-        ahead = arch.number >= 80
-        return Capabilities(
-            target=target,
-            storage={d.name: _NATIVE for d in ARRAY_DTYPES},
-            arithmetic={d.name: _AS_FLOAT32 if d.is_float and d.bits < 32 else _NATIVE for d in ARRAY_DTYPES},
-            functions=_functions(arch.number),
-            conversions=_conversions(arch.number),
-            vector_bits=128,
-            vector_memory_bits=128,
-            registers=255,
-            caches=(arch.shared, arch.cache),
-            axis_kinds=frozenset({"grid", "block", "warp", "loop", "unroll", "vector"}),
-            unroll="pragma",
-            address_spaces=frozenset({"global", "local", "register"}),
-            limits=Limits(
-                arguments=512,  # 4 KB of parameters
-                grid=gpu.GRID,
-                block=gpu.BLOCK,
-                block_threads=gpu.THREADS,
-                local_bytes=arch.shared,
-                warp=gpu.WARP,
-            ),
-            barriers=_NATIVE,
-            async_copies=_NATIVE if ahead else Entry(Support.UNSUPPORTED, "cp.async needs sm_80"),
-            fork_safe=False,
-        )
+        functions, conversions = _functions(arch.number), _conversions(arch.number)
+        return nvidia.capabilities(target, arch, functions, conversions, unroll="pragma")
 
     def renderer(self, target: str) -> CudaRenderer:
         from .renderer import CudaRenderer

@@ -25,6 +25,7 @@ from ..ir.ops import Op
 from ..ir.uop import UOp, numel
 from .driver import EmitContext
 from .hooks import hookimpl
+from .intervals import Bounds, interval
 from .renderer import Renderer
 
 #: What C and C++ of any standard, GNU C and OpenCL C reserve or define: no variable may have these names.
@@ -748,7 +749,7 @@ def _index_arithmetic(uops: Sequence[UOp]) -> frozenset[UOp]:
             found.update([u.src[n] for n in _INDEXED[u.op]])
         elif u.op in ops.ALU_OPS and u in found:
             found.update(u.src)
-    bounds: dict[UOp, tuple[int, int]] = {}
+    bounds: dict[UOp, Bounds] = {}
     for u in uops:
         if u.dtype.is_int and u.dtype.lanes == 1:
             within = _bounds(u, bounds)
@@ -763,7 +764,7 @@ _INDEXED: Mapping[Op, tuple[int, ...]] = {
 }  # fmt: skip
 
 
-def _bounds(u: UOp, known: Mapping[UOp, tuple[int, int]]) -> tuple[int, int] | None:
+def _bounds(u: UOp, known: Mapping[UOp, Bounds]) -> Bounds | None:
     """Return the least and the largest value of an integer, if those of its operands are known."""
     if u.op is ops.CONST:
         return u.arg, u.arg
@@ -773,26 +774,12 @@ def _bounds(u: UOp, known: Mapping[UOp, tuple[int, int]]) -> tuple[int, int] | N
         return 0, u.arg[1] - 1
     if not u.src or any(s not in known for s in u.src):
         return None
-    low, high = known[u.src[0]]
+    first = known[u.src[0]]
     if u.op is ops.RANGE:
-        return 0, max(high - 1, 0)
+        return 0, max(first[1] - 1, 0)
     if u.op is ops.NEG:
-        return -high, -low
-    if len(u.src) != 2:
-        return None
-    least, most = known[u.src[1]]
-    if u.op is ops.ADD:
-        return low + least, high + most
-    if u.op is ops.SUB:
-        return low - most, high - least
-    if u.op is ops.MUL:
-        products = [x * y for x in (low, high) for y in (least, most)]
-        return min(products), max(products)
-    if u.op is ops.TRUNCDIV and low >= 0 and least > 0:
-        return low // most, high // least
-    if u.op is ops.TRUNCMOD and low >= 0 and least > 0:
-        return 0, min(high, most - 1)
-    return None
+        return -first[1], -first[0]
+    return interval(u.op, first, known[u.src[1]]) if len(u.src) == 2 else None
 
 
 def _by_lane(gates: Sequence[UOp], texts: Sequence[str]) -> bool:

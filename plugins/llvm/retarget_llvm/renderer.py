@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from retarget.codegen.hooks import hookimpl
+from retarget.codegen.intervals import Bounds, interval
 from retarget.codegen.renderer import Renderer
 from retarget.errors import CompileError
 from retarget.ir import dtypes, ops
@@ -38,8 +39,6 @@ from .registers import Element, Registers
 
 if TYPE_CHECKING:
     from retarget.codegen.driver import EmitContext
-
-Bounds = tuple[int, int]
 
 #: Op -> instruction or intrinsic, by the kind of its operands.
 _INSTRUCTIONS: dict[Op, dict[str, str]] = {
@@ -335,7 +334,7 @@ class LLVMRenderer(Renderer):
         if dtype.kind != "int" or len(known) != 2 or None in known:
             return self._plain(ctx, op, uop.src[0].dtype, operands)
         x, y = [each for each in known if each is not None]
-        result = _interval(op, x, y)
+        result = interval(op, x, y)
         if result is None or not (dtype.min <= result[0] and result[1] <= dtype.max):
             return self._plain(ctx, op, dtype, operands)
         instruction = _INSTRUCTIONS[op][dtype.kind]
@@ -831,23 +830,6 @@ def _bounds(ctx: EmitContext, x: str) -> Bounds | None:
         if value is not None:
             found = bounds[x] = (value, value)
     return found
-
-
-def _interval(op: Op, x: Bounds, y: Bounds) -> Bounds | None:
-    """Return the bounds of an op on bounded integers, None where nothing useful is known."""
-    if op is ops.ADD:
-        return x[0] + y[0], x[1] + y[1]
-    if op is ops.SUB:
-        return x[0] - y[1], x[1] - y[0]
-    if op is ops.MUL:
-        corners = [a * b for a in x for b in y]
-        return min(corners), max(corners)
-    if x[0] >= 0 and y[0] > 0:
-        if op is ops.TRUNCDIV:
-            return x[0] // y[1], x[1] // y[0]
-        if op is ops.TRUNCMOD:
-            return 0, min(x[1], y[1] - 1)
-    return None
 
 
 def _fold_integers(
