@@ -490,7 +490,7 @@ def describe_binary(binary: Binary) -> dict[str, Any]:
 
 
 def _unpack(header: dict[str, Any], data: bytes) -> Binary:
-    grid, block, chunks, phases, scratch, aligned = header["launch"]
-    launch = Launch(tuple(grid), tuple(block), chunks, tuple(phases), scratch, aligned)
+    grid, block, chunks, phases, scratch, aligned, local = header["launch"]
+    launch = Launch(tuple(grid), tuple(block), chunks, tuple(phases), scratch, aligned, local)
     arguments = tuple(Argument(n, k, d, tuple(s), w) for n, k, d, s, w in header["arguments"])
     return Binary(data, header["entry"], header["target"], arguments, launch)
