@@ -1,4 +1,4 @@
-"""`LLVMBackend`: the CPU, through LLVM IR.  All that is particular to this backend is seen here."""
+"""`LLVMBackend`: the CPU, and NVIDIA GPUs as PTX, through LLVM IR.  All particulars of it are seen here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from retarget.registry.capabilities import Capabilities
 from retarget.runtime import cpu
 from retarget.runtime.pool import wanted_threads
 
-from .compiler import LLVMCompiler
+from . import gpu
+from .compiler import LLVMCompiler, PTXCompiler
 from .cpu import machine
 
 if TYPE_CHECKING:
@@ -32,18 +33,24 @@ class LLVMBackend(Backend):
         return Probe((DeviceInfo("llvm:0", "llvm/native", cpu.description(), cpu.memory_bytes()),))
 
     def capabilities(self, target: str) -> Capabilities:
+        if gpu.is_gpu(target):
+            return gpu.capabilities(target, _FUNCTIONS)
         return cpu.capabilities(target, machine(target), _FUNCTIONS, unroll="replay")
 
     def renderer(self, target: str) -> LLVMRenderer:
+        if gpu.is_gpu(target):
+            from .nvptx import NVPTXRenderer
+
+            return NVPTXRenderer(target, self.capabilities(target))
         from .renderer import LLVMRenderer
 
         return LLVMRenderer(target, self.capabilities(target))
 
     def identity(self, target: str) -> str:
-        return f"{machine(target)} {wanted_threads()}"
+        return target if gpu.is_gpu(target) else f"{machine(target)} {wanted_threads()}"
 
     def compiler(self, target: str) -> Compiler:
-        return LLVMCompiler(target)
+        return PTXCompiler(target) if gpu.is_gpu(target) else LLVMCompiler(target)
 
     def runtime(self, device: str) -> Runtime:
         from .runtime import LLVMRuntime

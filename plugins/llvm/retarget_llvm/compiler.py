@@ -17,6 +17,7 @@ from retarget.errors import CompileError
 from retarget.registry.backend import Binary, Source
 from retarget.runtime import cpu
 
+from . import gpu
 from .cpu import TARGETS, cpu_name, is_native, machine
 
 #: Passes in order, by the names of llvmlite's methods; part of the identity.  Programs come vectorised,
@@ -24,6 +25,7 @@ from .cpu import TARGETS, cpu_name, is_native, machine
 #: only compile times longer.
 PASSES = ("sroa", "simplify_cfg")
 OPTIMIZATION_LEVEL = 2  # of code generation
+GPU_LEVEL = 3  # GPUs' compilers find what is left of loops
 _UNKNOWN_FEATURES = frozenset({"avx10.1-256"})  # reported by llvmlite, and unknown to its LLVM
 
 
@@ -75,13 +77,7 @@ class LLVMCompiler:
         """Return the text as a module, verified and optimised."""
         import llvmlite.binding as llvm
 
-        try:
-            module = llvm.parse_assembly(text, llvm.create_context())
-            module.triple = target_machine.triple
-            module.data_layout = str(target_machine.target_data)
-            module.verify()
-        except RuntimeError as error:
-            raise CompileError("LLVM refuses the IR", text, str(error)) from error
+        module = _parsed(text, target_machine)
         builder = llvm.create_pass_builder(target_machine, llvm.create_pipeline_tuning_options())
         passes = llvm.create_new_function_pass_manager()
         for name in PASSES:
@@ -90,6 +86,76 @@ class LLVMCompiler:
             if not function.is_declaration:
                 passes.run(function, builder)
         return module
+
+
+class PTXCompiler:
+    """Compiles for one GPU, such as "llvm/nvptx-sm_90", to PTX, which the driver translates."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.architecture = gpu.architecture(target)
+
+    def identity(self) -> str:
+        """Return what changes the output; without importing llvmlite."""
+        return f"llvmlite {_llvmlite_version()} NVPTX {self.architecture.name} O{GPU_LEVEL}"
+
+    def compile(self, source: Source) -> Binary:
+        """Compile to PTX, of the oldest version of the language that has the architecture.
+
+        Raises
+        ------
+        CompileError
+            LLVM refuses the text, or the target; `log` has its words.
+        """
+        import llvmlite.binding as llvm
+
+        target_machine = _gpu_machine(self.target)
+        module = _parsed(source.text, target_machine)
+        builder = llvm.create_pass_builder(
+            target_machine, llvm.create_pipeline_tuning_options(speed_level=GPU_LEVEL)
+        )
+        builder.getModulePassManager().run(module, builder)
+        text: str = target_machine.emit_assembly(module)
+        return Binary(
+            text.encode(),
+            source.entry,
+            source.target,
+            source.arguments,
+            source.launch,
+            metadata={"format": "ptx", "source": source.text},
+        )
+
+    def assembly(self, binary: Binary) -> str:
+        """Return the PTX."""
+        return binary.data.decode(errors="replace")
+
+
+def _parsed(text: str, target_machine: Any) -> Any:
+    """Return the text as a module for a target machine, verified."""
+    import llvmlite.binding as llvm
+
+    try:
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.triple = target_machine.triple
+        module.data_layout = str(target_machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError("LLVM refuses the IR", text, str(error)) from error
+    return module
+
+
+@functools.cache
+def _gpu_machine(target: str) -> Any:
+    """Return LLVM's target machine of a GPU."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    try:
+        found = llvm.Target.from_triple("nvptx64-nvidia-cuda")
+    except RuntimeError as error:
+        raise CompileError("this LLVM has no NVPTX target", "", str(error)) from error
+    return found.create_target_machine(cpu=gpu.architecture(target).name, opt=GPU_LEVEL)
 
 
 @functools.cache

@@ -233,11 +233,17 @@ class LLVMRenderer(Renderer):
     """Renders for any CPU that LLVM knows; what differs between CPUs is the target machine's business.
 
     Helper methods for extensions: `define`, `intrinsic` and `binary`.
+
+    Attributes
+    ----------
+    branches
+        Whether a load with a gate is a branch around it; else it reads zeros from elsewhere.
     """
 
     unroll = "replay"
     names_values = False
     language = "llvm"
+    branches = False
 
     def new_state(self, ctx: EmitContext) -> _State:
         return _State(Registers.of(ctx.program.uops))
@@ -284,7 +290,7 @@ class LLVMRenderer(Renderer):
         registers: Registers = ctx.state.registers
         if uop not in registers.promoted:
             return self._array(ctx, uop)
-        name = _unique(ctx, uop.arg[0])
+        name = unique(ctx, uop.arg[0])
         registers.declare(uop, name)
         return name
 
@@ -299,7 +305,7 @@ class LLVMRenderer(Renderer):
     def _array(self, ctx: EmitContext, uop: UOp) -> str:
         """Reserve an array in the entry block, where an `alloca` is taken once and can become registers."""
         name, shape, _ = uop.arg
-        pointer = "%" + _unique(ctx, name)
+        pointer = "%" + unique(ctx, name)
         size = math.prod(n for n in shape if n)
         kind = memory_type(uop.dtype)
         ctx.state.allocas.append(f"{pointer} = alloca [{size} x {kind}], align {_ALIGNMENT}")
@@ -500,7 +506,8 @@ class LLVMRenderer(Renderer):
         if uop.src[0] in ctx.state.registers.promoted:
             return self._load_register(ctx, uop, operands)
         dtype, (buffer, index) = uop.dtype, uop.src[:2]
-        kind, align = memory_type(dtype), _alignment(buffer, uop)
+        kind, align = memory_type(dtype), self._alignment(buffer, uop)
+        pointer = self.pointer(buffer)
         gate = operands[2] if len(operands) > 2 and operands[2] != "true" else None
         if gate == "false":
             return _zero(dtype)
@@ -510,17 +517,43 @@ class LLVMRenderer(Renderer):
             gates = uop.src[2].dtype
             if gates.lanes > 1 and not scattered:
                 if self._has_masks(dtype):
-                    return self._masked_load(ctx, dtype, address, align, gate)
-                address = self._lane_addresses(ctx, dtype, address)
+                    return self._masked_load(ctx, dtype, pointer, address, align, gate)
+                address = self._lane_addresses(ctx, dtype, pointer, address)
                 scattered = True
-            ctx.state.zeros = max(ctx.state.zeros, dtype.itemsize * dtype.lanes)
-            pointers = f"<{dtype.lanes} x ptr>" if scattered else "ptr"
-            zeros = "splat (ptr @zeros)" if scattered else "@zeros"
-            choice = f"{value_type(gates)} {gate}, {pointers} {address}, {pointers} {zeros}"
-            address = self.define(ctx, "address", f"select {choice}")
+            if self.branches and scattered:
+                mask = gate if gates.lanes > 1 else self._broadcast(ctx, gates.vector(dtype.lanes), gate)
+                return self._gather(ctx, dtype, pointer, address, align, mask)
+            if self.branches:
+                load = f"load {kind}, {pointer} {address}, align {align}"
+                return self._conditional_load(ctx, dtype, load, gate)
+            address = self._or_zeros(ctx, gates, gate, dtype, address, scattered)
         if scattered:
-            return self._gather(ctx, dtype, address, align)
-        return self._loaded(ctx, dtype, f"load {kind}, ptr {address}, align {align}")
+            return self._gather(ctx, dtype, pointer, address, align)
+        return self._loaded(ctx, dtype, f"load {kind}, {pointer} {address}, align {align}")
+
+    def pointer(self, buffer: UOp) -> str:
+        """Return the type of pointers to the elements of a parameter or an array."""
+        return "ptr"
+
+    def _or_zeros(
+        self, ctx: EmitContext, gates: DType, gate: str, dtype: DType, address: str, scattered: bool
+    ) -> str:
+        """Return an address, or addresses, where the gate holds, and that of zeros elsewhere."""
+        ctx.state.zeros = max(ctx.state.zeros, dtype.itemsize * dtype.lanes)
+        pointers = f"<{dtype.lanes} x ptr>" if scattered else "ptr"
+        zeros = "splat (ptr @zeros)" if scattered else "@zeros"
+        choice = f"{value_type(gates)} {gate}, {pointers} {address}, {pointers} {zeros}"
+        return self.define(ctx, "address", f"select {choice}")
+
+    def _conditional_load(self, ctx: EmitContext, dtype: DType, load: str, gate: str) -> str:
+        """Load in a block of its own; 0 where it is not run."""
+        before = ctx.state.block
+        self._begin_block(ctx, gate)
+        value = self._loaded(ctx, dtype, load)
+        loaded = ctx.state.block
+        self._end_block(ctx)
+        cases = f"[ {_zero(dtype)}, %{before} ], [ {value}, %{loaded} ]"
+        return self.define(ctx, "load", f"phi {value_type(dtype)} {cases}")
 
     def _load_register(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> str:
         value = self._register(ctx, Element(operands[0], int(operands[1]), uop.src[0]))
@@ -542,18 +575,30 @@ class LLVMRenderer(Renderer):
         ctx.state.registers.put(element, value)
         return ""
 
-    def _masked_load(self, ctx: EmitContext, dtype: DType, address: str, align: int, gate: str) -> str:
+    def _masked_load(
+        self, ctx: EmitContext, dtype: DType, pointer: str, address: str, align: int, gate: str
+    ) -> str:
         kind, masks = memory_type(dtype), f"<{dtype.lanes} x i1>"
-        name = f"@llvm.masked.load.{_mangled(dtype)}.p0"
-        _declare(ctx, f"declare {kind} {name}(ptr, i32, {masks}, {kind})")
-        arguments = f"ptr {address}, i32 {align}, {masks} {gate}, {kind} zeroinitializer"
+        name = f"@llvm.masked.load.{_mangled(dtype)}.{_mangled_pointer(pointer)}"
+        declare(ctx, f"declare {kind} {name}({pointer}, i32, {masks}, {kind})")
+        arguments = f"{pointer} {address}, i32 {align}, {masks} {gate}, {kind} zeroinitializer"
         return self._loaded(ctx, dtype, f"call {kind} {name}({arguments})")
 
-    def _gather(self, ctx: EmitContext, dtype: DType, addresses: str, align: int) -> str:
-        kind, pointers, masks = memory_type(dtype), f"<{dtype.lanes} x ptr>", f"<{dtype.lanes} x i1>"
-        name = f"@llvm.masked.gather.{_mangled(dtype)}.v{dtype.lanes}p0"
-        _declare(ctx, f"declare {kind} {name}({pointers}, i32, {masks}, {kind})")
-        arguments = f"{pointers} {addresses}, i32 {align}, {masks} splat (i1 true), {kind} poison"
+    def _gather(
+        self,
+        ctx: EmitContext,
+        dtype: DType,
+        pointer: str,
+        addresses: str,
+        align: int,
+        mask: str = "",
+    ) -> str:
+        """Load each lane from its address; with a mask, 0 where it is not set."""
+        kind, pointers, masks = memory_type(dtype), f"<{dtype.lanes} x {pointer}>", f"<{dtype.lanes} x i1>"
+        name = f"@llvm.masked.gather.{_mangled(dtype)}.v{dtype.lanes}{_mangled_pointer(pointer)}"
+        declare(ctx, f"declare {kind} {name}({pointers}, i32, {masks}, {kind})")
+        chosen, other = (mask, "zeroinitializer") if mask else ("splat (i1 true)", "poison")
+        arguments = f"{pointers} {addresses}, i32 {align}, {masks} {chosen}, {kind} {other}"
         return self._loaded(ctx, dtype, f"call {kind} {name}({arguments})")
 
     def _loaded(self, ctx: EmitContext, dtype: DType, instruction: str) -> str:
@@ -574,23 +619,24 @@ class LLVMRenderer(Renderer):
         if dtype.kind == "bool":
             value = self._convert(ctx, "zext", value, value_type(dtype), kind)
         address = self._address(ctx, buffer, uop.src[1], operands[0], operands[1], gated=gate is not None)
-        align = _alignment(buffer, uop)
+        align, pointer = self._alignment(buffer, uop), self.pointer(buffer)
         scattered = uop.src[1].dtype.lanes > 1
         if gate is not None and not scattered and uop.src[3].dtype.lanes > 1 and self._too_wide(dtype):
-            address = self._lane_addresses(ctx, dtype, address)
+            address = self._lane_addresses(ctx, dtype, pointer, address)
             scattered = True
         if scattered:
-            pointers, masks = f"<{dtype.lanes} x ptr>", f"<{dtype.lanes} x i1>"
+            pointers, masks = f"<{dtype.lanes} x {pointer}>", f"<{dtype.lanes} x i1>"
             mask = "splat (i1 true)" if gate is None else gate
             if gate is not None and uop.src[3].dtype.lanes == 1:
                 mask = self._broadcast(ctx, dtypes.bool_.vector(dtype.lanes), gate)
-            name = f"@llvm.masked.scatter.{_mangled(dtype)}.v{dtype.lanes}p0"
-            _declare(ctx, f"declare void {name}({kind}, {pointers}, i32, {masks})")
+            name = f"@llvm.masked.scatter.{_mangled(dtype)}.v{dtype.lanes}{_mangled_pointer(pointer)}"
+            declare(ctx, f"declare void {name}({kind}, {pointers}, i32, {masks})")
             ctx.line(f"call void {name}({kind} {value}, {pointers} {address}, i32 {align}, {masks} {mask})")
         elif gate is not None and uop.src[3].dtype.lanes > 1:
-            name, masks = f"@llvm.masked.store.{_mangled(dtype)}.p0", value_type(uop.src[3].dtype)
-            _declare(ctx, f"declare void {name}({kind}, ptr, i32, {masks})")
-            ctx.line(f"call void {name}({kind} {value}, ptr {address}, i32 {align}, {masks} {gate})")
+            masks = value_type(uop.src[3].dtype)
+            name = f"@llvm.masked.store.{_mangled(dtype)}.{_mangled_pointer(pointer)}"
+            declare(ctx, f"declare void {name}({kind}, {pointer}, i32, {masks})")
+            ctx.line(f"call void {name}({kind} {value}, {pointer} {address}, i32 {align}, {masks} {gate})")
         else:
             if gate is not None:
                 self._begin_block(ctx, gate)
@@ -598,7 +644,7 @@ class LLVMRenderer(Renderer):
             if uop.arg == "stream":
                 size = dtype.itemsize * dtype.lanes
                 align, past = min(size & -size, _ALIGNMENT), ", !nontemporal !0"
-            ctx.line(f"store {kind} {value}, ptr {address}, align {align}{past}")
+            ctx.line(f"store {kind} {value}, {pointer} {address}, align {align}{past}")
             if gate is not None:
                 self._end_block(ctx)
         return ""
@@ -610,15 +656,15 @@ class LLVMRenderer(Renderer):
         if at == "0":
             return pointer
         inbounds = "" if gated else " inbounds"
-        element = f"{memory_type(buffer.dtype)}, ptr {pointer}, {value_type(index.dtype)} {at}"
-        text = f"getelementptr{inbounds} {element}"
+        base = f"{self.pointer(buffer)} {pointer}"
+        text = f"getelementptr{inbounds} {memory_type(buffer.dtype)}, {base}, {value_type(index.dtype)} {at}"
         address: str = ctx.once(text, lambda: self.define(ctx, "address", text))
         return address
 
-    def _lane_addresses(self, ctx: EmitContext, dtype: DType, address: str) -> str:
+    def _lane_addresses(self, ctx: EmitContext, dtype: DType, pointer: str, address: str) -> str:
         """Return the addresses of the lanes of a contiguous access."""
         offsets = ", ".join(f"i64 {lane}" for lane in range(dtype.lanes))
-        lanes = f"ptr {address}, <{dtype.lanes} x i64> <{offsets}>"
+        lanes = f"{pointer} {address}, <{dtype.lanes} x i64> <{offsets}>"
         return self.define(ctx, "address", f"getelementptr {memory_type(dtype.scalar)}, {lanes}")
 
     def _has_masks(self, dtype: DType) -> bool:
@@ -634,6 +680,10 @@ class LLVMRenderer(Renderer):
         """
         return dtype.lanes * dtype.bits > max(self.capabilities.vector_bits, 128)
 
+    def _alignment(self, buffer: UOp, uop: UOp) -> int:
+        """Return the alignment in bytes of an access: parameters may point anywhere, arrays are ours."""
+        return buffer.dtype.itemsize if buffer.op is not ops.LOCAL else proved_alignment(buffer, uop)
+
     def _truth(self, ctx: EmitContext, x: str, dtype: DType) -> str:
         """Return the bool values of bytes."""
         zero = _zero(dtypes.uint8.vector(dtype.lanes))
@@ -646,7 +696,7 @@ class LLVMRenderer(Renderer):
         """Open a loop that tests at its end; one that may be empty is guarded."""
         name, size, axis = uop.arg
         state, kind = ctx.state, value_type(uop.dtype)
-        label = _unique(ctx, name)
+        label = unique(ctx, name)
         index = f"%{label}"
         if axis == "thread":
             start, end = (self._convert(ctx, "trunc", x, "i64", kind) for x in ("%chunk.begin", "%chunk.end"))
@@ -799,7 +849,7 @@ def _is_narrow(dtype: DType) -> bool:
     return dtype.kind == "float" and dtype.bits < 32
 
 
-def _unique(ctx: EmitContext, name: str) -> str:
+def unique(ctx: EmitContext, name: str) -> str:
     """Return `name`, numbered if it was used before: bodies are replayed, and passes share names of loops."""
     if name in ctx.state.names:
         return ctx.fresh(name + ".")
@@ -807,15 +857,19 @@ def _unique(ctx: EmitContext, name: str) -> str:
     return name
 
 
-def _declare(ctx: EmitContext, text: str) -> None:
+def declare(ctx: EmitContext, text: str) -> None:
+    """Put a line before the kernel, once."""
     ctx.preamble.setdefault(text, text)
 
 
-def _alignment(buffer: UOp, uop: UOp) -> int:
-    """Return the alignment in bytes of a load or store: parameters may point anywhere, arrays are ours."""
+def _mangled_pointer(pointer: str) -> str:
+    """Return how intrinsics spell a type of pointers: "p0"."""
+    return f"p{pointer.partition('(')[2].rstrip(')') or 0}"
+
+
+def proved_alignment(buffer: UOp, uop: UOp) -> int:
+    """Return the alignment in bytes of an access to memory that is itself aligned."""
     dtype = buffer.dtype
-    if buffer.op is not ops.LOCAL:
-        return dtype.itemsize
     size = dtype.itemsize * dtype.lanes
     known = size & -size
     return min(known if dtype.lanes > 1 else known * (uop.arg or 1), _ALIGNMENT)
