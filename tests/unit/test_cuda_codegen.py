@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,19 @@ import pytest
 from linear_build import Build
 
 import retarget as rt
+from retarget import registry
 from retarget.codegen.driver import emit
 from retarget.codegen.hooks import HookPlugin, resolve
 from retarget.codegen.program import Program
+from retarget.conformance.suite import Suite
 from retarget.errors import CompileError, UnknownNameError
 from retarget.ir import dtypes, ops
 from retarget.ir.dtypes import DType, to_numpy
 from retarget.linearize.local import placement
 from retarget.registry.backend import Source
 from retarget_cuda.backend import CudaBackend
-from retarget_cuda.compiler import CudaCompiler
-from retarget_cuda.nvrtc import find_nvrtc
+from retarget_cuda.compiler import CudaCompiler, device_target, find_program
+from retarget_cuda.nvrtc import Nvrtc, find_nvrtc
 
 BACKEND = CudaBackend()
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -189,6 +192,53 @@ def test_targets() -> None:
     assert CudaCompiler("cuda/sm_120").options((75, 80)) == CudaCompiler("cuda/sm_87").options((75, 80))
 
 
-def test_there_is_no_device_yet_and_the_reason_is_said() -> None:
-    probe = BACKEND.probe()
-    assert probe.devices or probe.reason
+# -- which compiler ------------------------------------------------------------------------------------------
+
+
+def test_without_a_cuda_compiler_llvm_makes_ptx(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device_target("sm_90a") == "cuda/sm_90a"
+    monkeypatch.setenv("RETARGET_CUDA_COMPILER", "llvm")
+    target = device_target("sm_90")
+    assert target == "cuda/nvptx-sm_90"
+    with pytest.raises(CompileError, match="cuda/nvptx-sm_NN"):
+        CudaCompiler("cuda/sm_90").compile(source(copied(FLOAT32, 4, 4)))
+    suite = Suite(target, 2)
+    ids = [id for id in suite.ids() if fnmatch(id, "L0/*") or fnmatch(id, "L2/hook/*")]
+    assert [f"{r.id}: {r.message}" for r in map(suite.result, ids) if not r.good] == []
+    (kernel,) = rt.lower(rt.sum(rt.ones((8, 64), device="numpy"), axis=1))
+    binary = rt.compile(kernel, target=target)
+    assert binary.target == target and b".target sm_90\n" in binary.data
+    identity = BACKEND.compiler(target).identity()
+    assert "NVPTX sm_90" in identity and registry.registry().identity("llvm/nvptx-sm_90") in identity
+
+
+def test_compilers_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETARGET_CUDA_COMPILER", "nvrtc")
+    assert CudaCompiler("cuda/sm_90").identity().startswith("NVRTC")
+    monkeypatch.setenv("RETARGET_CUDA_COMPILER", "gcc")
+    with pytest.raises(UnknownNameError, match="nvcc, nvrtc"):
+        device_target("sm_90")
+
+
+@pytest.mark.skipif(find_program("nvcc") is None, reason="no nvcc")
+def test_nvcc_does_where_there_is_no_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETARGET_CUDA_COMPILER", "nvcc")
+    used = compiled(copied(FLOAT32, 4, 4))
+    assert used["registers"] > 0 and used["spill_loads"] == 0
+    assert CudaCompiler("cuda/sm_90a").identity().startswith("nvcc 1")
+    bad = source(copied(FLOAT32, 4, 4))
+    with pytest.raises(CompileError, match=r"(?s)status \d+.*\n> +\d+ \|.*nothing"):
+        CudaCompiler("cuda/sm_90a").compile(bad._replace(text=bad.text.replace("block0*4", "nothing*4")))
+    text = CudaCompiler("cuda/sm_90a").ptx(CudaCompiler("cuda/sm_90a").compile(bad))
+    assert re.search(r"ld\.global\.nc\.v4\.[uf]32", text)
+
+
+def test_no_compiler_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> Nvrtc:
+        raise CompileError("no NVRTC found")
+
+    monkeypatch.setattr("retarget_cuda.compiler.find_nvrtc", none)
+    monkeypatch.setattr("retarget_cuda.compiler.find_program", lambda name: None)
+    with pytest.raises(CompileError, match=r"no CUDA compiler: no NVRTC.*pip install"):
+        CudaCompiler("cuda/sm_90a").compile(source(copied(FLOAT32, 4, 4)))
+    assert device_target("sm_90a") == "cuda/nvptx-sm_90a"

@@ -11,11 +11,11 @@ from retarget.registry.backend import Backend, Compiler, Probe, Runtime
 from retarget.registry.capabilities import Capabilities
 from retarget.runtime import nvidia
 
-from . import gpu
+from . import gpu, llvm
 from .compiler import CudaCompiler
 
 if TYPE_CHECKING:
-    from .renderer import CudaRenderer
+    from retarget.codegen.renderer import Renderer
 
 _FLOATS = ("float32", "float64")
 _INTEGERS = tuple(d.name for d in ARRAY_DTYPES if d.is_int)
@@ -55,11 +55,16 @@ class CudaBackend(Backend):
         return Probe(reason="this version compiles for CUDA, and does not run kernels yet")
 
     def capabilities(self, target: str) -> Capabilities:
+        if gpu.llvm_target(target):
+            return llvm.capabilities(target)
         arch = gpu.architecture(target)
         functions, conversions = _functions(arch.number), _conversions(arch.number)
         return nvidia.capabilities(target, arch, functions, conversions, unroll="pragma")
 
-    def renderer(self, target: str) -> CudaRenderer:
+    def renderer(self, target: str) -> Renderer:
+        if gpu.llvm_target(target):
+            instead: Renderer = llvm.renderer(target)
+            return instead
         from .renderer import CudaRenderer
 
         return CudaRenderer(target, self.capabilities(target))
@@ -68,7 +73,7 @@ class CudaBackend(Backend):
         return target
 
     def compiler(self, target: str) -> Compiler:
-        return CudaCompiler(target)
+        return llvm.PluginCompiler(target) if gpu.llvm_target(target) else CudaCompiler(target)
 
     def runtime(self, device: str) -> Runtime:
         raise BackendUnavailableError(f"{device} cannot be used: {self.probe().reason}")

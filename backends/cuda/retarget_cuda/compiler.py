@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from retarget.errors import CompileError
+from retarget.errors import CompileError, UnknownNameError
 from retarget.registry.backend import Binary, Source
 
 from . import gpu
@@ -28,6 +28,7 @@ FLAGS = (
     "--diag-suppress=68,177"
 )  # fmt: skip
 TIMEOUT = 300.0  # seconds
+COMPILERS = ("nvrtc", "nvcc", "llvm")
 #: What ptxas says of every kernel.
 _INFO = re.compile(r"^ptxas\s+info\s.*$|^.*\d+ bytes stack frame, .*$", re.MULTILINE)
 _NUMBERS = {
@@ -135,20 +136,46 @@ class CudaCompiler:
 
 
 def find_tool() -> Nvrtc | str:
-    """Return NVRTC, or the path of nvcc.
+    """Return NVRTC, or the path of nvcc; of the one that RETARGET_CUDA_COMPILER names, if it does.
 
     Raises
     ------
     CompileError
         There is neither; says what to do.
     """
+    wanted = wanted_compiler()
+    if wanted == "llvm":
+        raise CompileError("RETARGET_CUDA_COMPILER is llvm, whose targets are cuda/nvptx-sm_NN")
     try:
+        if wanted == "nvcc":
+            raise CompileError("RETARGET_CUDA_COMPILER is nvcc")
         return find_nvrtc()
     except CompileError as error:
+        if wanted == "nvrtc":
+            raise
         nvcc = find_program("nvcc")
         if nvcc is None:
             raise CompileError(f"no CUDA compiler: {error}; and no nvcc; {ADVICE}") from error
         return nvcc
+
+
+def wanted_compiler() -> str:
+    """Return what RETARGET_CUDA_COMPILER names: "nvrtc", "nvcc" or "llvm"; "" for the first that there is."""
+    wanted = os.environ.get("RETARGET_CUDA_COMPILER", "").strip()
+    if wanted not in ("", *COMPILERS):
+        raise UnknownNameError("CUDA compiler", wanted, COMPILERS, "see RETARGET_CUDA_COMPILER")
+    return wanted
+
+
+def device_target(name: str) -> str:
+    """Return the target of a GPU of an architecture such as "sm_90a": LLVM's, without a CUDA compiler."""
+    try:
+        find_tool()
+    except CompileError:
+        if wanted_compiler() in ("", "llvm"):
+            return f"cuda/nvptx-{name}"
+        raise
+    return f"cuda/{name}"
 
 
 def find_program(name: str) -> str | None:
