@@ -22,7 +22,7 @@ from retarget.ir.uop import UOp
 from retarget.linearize.local import Placement, placement
 
 from . import vectors
-from .gpu import STATIC_SHARED
+from .gpu import STATIC_SHARED, architecture
 from .vectors import Lanes
 
 _FUNCTIONS = {
@@ -97,8 +97,8 @@ class CudaRenderer(CFamilyRenderer):
     HELPER = vectors.INLINE
     RESERVED = re.compile(
         r"__\w+|threadIdx|blockIdx|blockDim|gridDim|warpSize|dim3|shared|\w+_array\d+|pack\d|make_\w+|bits_\w+"
-        r"|(u?(char|short|int|long|longlong)|float|double)\d|(f32|f16|bf16|e4m3|e5m2)_from_\w+"
-        r"|(max|min)(_nan(_double)?)?|copy\d+|\w+_argument"
+        r"|(u?(char|short|int|long|longlong)|float|double)\d|(f32|f16|bf16|f16x2|bf16x2|e4m3|e5m2)_from_\w+"
+        r"|(max|min)(_nan(_double)?)?|copy\d+|low|high|\w+_argument"
         rf"|({'|'.join(_FUNCTIONS.values())}|pow|atan2|fma|sqrt|floor|ceil|trunc|rint|fabs)f?"
     )
     signed_wraps = False
@@ -107,6 +107,11 @@ class CudaRenderer(CFamilyRenderer):
         indices = super().new_state(ctx).indices
         shared = placement(ctx.program.uops)
         return CudaState(indices=indices, shared=shared if shared.total > STATIC_SHARED else None)
+
+    @property
+    def number(self) -> int:
+        """The number of the architecture, e.g. 90."""
+        return architecture(self.target).number
 
     # -- signature and declarations ------------------------------------------------------------------------
 
@@ -178,8 +183,6 @@ class CudaRenderer(CFamilyRenderer):
     def carried_cast(self, ctx: EmitContext, source: DType, target: DType, value: str) -> Code | None:
         if not {source.name, target.name} - {"float32"} <= self.capabilities.conversions:
             return None
-        if source is dtypes.bfloat16 and target is dtypes.float32:
-            return Code(f"__uint_as_float((unsigned int){wrap(value, Level.UNARY)} << 16)")
         found = _CONVERSIONS.get((source.name, target.name))
         if found is None:
             return None
@@ -237,6 +240,10 @@ class CudaRenderer(CFamilyRenderer):
         if value.fixed:
             return value
         dtype = uop.dtype
+        if len(set(value.lanes)) == 1:
+            return self.vector_build(
+                ctx, dtype, [self.constant_of(ctx, dtype.scalar, value.lanes[0])] * dtype.lanes
+            )
         if dtype.kind == "bool":
             return Lanes(value, [self.name(ctx, dtype.scalar, lane) for lane in value.lanes], fixed=True)
         step = min(dtype.lanes, 128 // dtype.bits)
@@ -263,12 +270,14 @@ class CudaRenderer(CFamilyRenderer):
         name = self.declare(ctx, ctx.fresh("x" if dtype.kind == "float" else "n"))
         ctx.state.constants[name] = type_name
         ctx.line(f"const {type_name} {name} = {text};")
-        return vectors.take_apart(self.layout(ctx, dtype), name, dtype, fixed=True)
+        return vectors.take_apart(ctx, self.layout(ctx, dtype), name, dtype, fixed=True)
 
     def name(self, ctx: EmitContext, dtype: DType, value: Code) -> Code:
         """Return a scalar that may be written more than once: a constant is declared for an expression."""
-        if _SIMPLE.fullmatch(value):
-            return value
+        return value if _SIMPLE.fullmatch(value) else self.constant_of(ctx, dtype, value)
+
+    def constant_of(self, ctx: EmitContext, dtype: DType, value: Code) -> Code:
+        """Declare a constant scalar and return it."""
         name = self.declare(ctx, ctx.fresh({"bool": "m", "float": "x"}.get(dtype.kind, "n")))
         ctx.state.constants[name] = ""
         ctx.line(f"const {self.type_name(ctx, dtype)} {name} = {bare(value)};")
@@ -304,7 +313,20 @@ class CudaRenderer(CFamilyRenderer):
         return self.lane_by_lane(ctx, uop, operands, lambda u, row: self.render_alu(ctx, u, row))
 
     def vector_cast(self, ctx: EmitContext, uop: UOp, value: str) -> Code | None:
-        return self.lane_by_lane(ctx, uop, [value], lambda u, row: self.render_cast(ctx, u, row))
+        made = self.lane_by_lane(ctx, uop, [value], lambda u, row: self.render_cast(ctx, u, row))
+        pair = _PAIRS.get((uop.src[0].dtype.name, uop.dtype.name))
+        if made is None or pair is None or self.number < 80 or uop.dtype.lanes % 2:
+            return made
+        # One instruction converts two numbers and packs them.
+        name, instruction = pair
+        self.helper(
+            ctx, name, f"unsigned int {name}(float x, float y)",
+            ["unsigned int z;", f'asm("{instruction} %0, %1, %2;" : "=r"(z) : "f"(y), "f"(x));', "return z;"],
+        )  # fmt: skip
+        assert isinstance(value, Lanes)
+        texts = [bare(lane) for lane in value.lanes]
+        words = [f"{name}({', '.join(texts[n : n + 2])})" for n in range(0, len(texts), 2)]
+        return Lanes(self.layout(ctx, uop.dtype).of_words(words), made.lanes, words=words)
 
     @hookimpl
     def render_cast(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> Code | None:
@@ -401,7 +423,7 @@ class CudaRenderer(CFamilyRenderer):
         """Return an element of an array of vectors."""
         buffer, index, *gates = operands
         place = self.place(ctx, uop.src[0], buffer, index)
-        value = vectors.take_apart(self.layout(ctx, uop.dtype), place, uop.dtype, fixed=False)
+        value = vectors.take_apart(ctx, self.layout(ctx, uop.dtype), place, uop.dtype, fixed=False)
         if not gates:
             return value
         zero = self.zero(ctx, uop.dtype.scalar, 0)
@@ -554,6 +576,11 @@ def _widening(name: str, instruction: str) -> tuple[str, str, Sequence[str]]:
     ])  # fmt: skip
 
 
+#: Conversions of two numbers at once: the function and its instruction.
+_PAIRS = {
+    ("float32", "float16"): ("f16x2_from_f32", "cvt.rn.f16x2.f32"),
+    ("float32", "bfloat16"): ("bf16x2_from_f32", "cvt.rn.bf16x2.f32"),
+}
 #: By the names of source and target: the function, its signature and its body.
 _CONVERSIONS: Mapping[tuple[str, str], tuple[str, str, Sequence[str]]] = {
     ("float16", "float32"): ("f32_from_f16", "float {name}(unsigned short x)", [
@@ -561,6 +588,9 @@ _CONVERSIONS: Mapping[tuple[str, str], tuple[str, str, Sequence[str]]] = {
     ]),
     ("float32", "float16"): ("f16_from_f32", "unsigned short {name}(float x)", [
         "unsigned short y;", 'asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));', "return y;",
+    ]),
+    ("bfloat16", "float32"): ("f32_from_bf16", "float {name}(unsigned short x)", [
+        "return __uint_as_float((unsigned int)x << 16);",
     ]),
     ("float32", "bfloat16"): ("bf16_from_f32", "unsigned short {name}(float x)", [
         "unsigned short y;", 'asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));', "return y;",

@@ -113,13 +113,17 @@ class Lanes(Code):
         return self
 
 
-def take_apart(shape: Layout, text: str, dtype: DType, *, fixed: bool) -> Lanes:
+def take_apart(ctx: EmitContext, shape: Layout, text: str, dtype: DType, *, fixed: bool) -> Lanes:
     """Return the vector that an expression of the vector's type is; each lane repeats the expression."""
     words = [f"{wrap(text, Level.POSTFIX)}{member}" for member in shape.members]
     lanes = []
     for n in range(dtype.lanes):
         word = Code(words[n // shape.per])
-        if shape.per > 1:
+        if shape.per == 2:
+            word = Code(f"{half(ctx, n % 2)}({word})")
+            if dtype.kind == "int":
+                word = Code(f"({shape.element}){word}", Level.UNARY)
+        elif shape.per > 1:
             shift = n % shape.per * (32 // shape.per)
             shifted = Code(f"{word} >> {shift}", Level.SHIFT) if shift else word
             if dtype.kind == "bool":
@@ -141,6 +145,14 @@ def put_together(ctx: EmitContext, shape: Layout, lanes: Sequence[str]) -> str:
             f"{function}({', '.join(words[n : n + shape.per])})" for n in range(0, len(words), shape.per)
         ]
     return shape.of_words(words)
+
+
+def half(ctx: EmitContext, number: int) -> str:
+    """Return the name of the function that gives the low (0) or the high (1) half of a word."""
+    name, value = ("high", "x >> 16") if number else ("low", "x")
+    text = f"{INLINE} unsigned short {name}({WORD} x) {{\n  return (unsigned short)({value});\n}}"
+    ctx.preamble.setdefault(name, text)
+    return name
 
 
 def pack(ctx: EmitContext, count: int) -> str:
