@@ -22,7 +22,7 @@ from retarget.errors import CompileError, UnknownNameError
 from retarget.ir import dtypes, ops
 from retarget.ir.dtypes import DType, to_numpy
 from retarget.linearize.local import placement
-from retarget.registry.backend import Source
+from retarget.registry.backend import Argument, Source
 from retarget_cuda.backend import CudaBackend
 from retarget_cuda.compiler import CudaCompiler, device_target, find_program
 from retarget_cuda.nvrtc import Nvrtc, find_nvrtc
@@ -190,6 +190,32 @@ def test_targets() -> None:
     with pytest.raises(CompileError, match="no sm_90a, only sm_75, sm_80"):
         CudaCompiler("cuda/sm_90a").options((75, 80))
     assert CudaCompiler("cuda/sm_120").options((75, 80)) == CudaCompiler("cuda/sm_87").options((75, 80))
+
+
+def test_indices_have_64_bits_where_they_need_them() -> None:
+    x = rt.empty((70000, 70000), dtype=rt.int8, device="numpy")
+    (large,), (small,) = rt.lower(x[::-1] * 2), rt.lower(x[:100, ::-1] * 2)
+    assert "long long" in rt.render(large, target="cuda/sm_90a").text
+    assert "long long" not in rt.render(small, target="cuda/sm_90a").text
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, dtypes.float16], ids=str)
+def test_texels_are_vectors_in_memory(dtype: DType) -> None:
+    build = Build()
+    out, image = (
+        build(ops.IMAGE, dtype, arg=(name, (4, 8), written))
+        for name, written in (("out0", True), ("in0", False))
+    )
+    build.arguments += [Argument(u.arg[0], "image", dtype.name, (4, 8, 4), u.arg[2]) for u in (out, image)]
+    y, x = (build(ops.SPECIAL, INT32, arg=arg) for arg in (("grid0", 4), ("block0", 8)))
+    inside = build.alu(ops.CMPLT, x, build.const(7))
+    texel = build(ops.IMAGE_LOAD, FLOAT32.vector(4), image, build.add(x, 1), y, inside)
+    build(ops.IMAGE_STORE, dtypes.void, out, x, y, build.add(texel, texel), inside)
+    program = build.program(grid=(4,), block=(8,))
+    access, text = "float4" if dtype is FLOAT32 else "uint2", source(program).text
+    assert f"m0 ? ((const {access}*)in0)[grid0*8 + block0 + 1] : make_{access}(" in text
+    assert f"if (m0) (({access}*)out0)[grid0*8 + block0] = make_{access}(" in text
+    compiled(program)
 
 
 # -- which compiler ------------------------------------------------------------------------------------------

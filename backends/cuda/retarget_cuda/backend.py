@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from retarget.errors import BackendUnavailableError
 from retarget.ir.dtypes import ARRAY_DTYPES
 from retarget.registry.backend import Backend, Compiler, Probe, Runtime
-from retarget.registry.capabilities import Capabilities
+from retarget.registry.capabilities import Capabilities, Entry, Support
 from retarget.runtime import nvidia
 
 from . import gpu, llvm
@@ -59,7 +59,8 @@ class CudaBackend(Backend):
             return llvm.capabilities(target)
         arch = gpu.architecture(target)
         functions, conversions = _functions(arch.number), _conversions(arch.number)
-        return nvidia.capabilities(target, arch, functions, conversions, unroll="pragma")
+        caps = nvidia.capabilities(target, arch, functions, conversions, unroll="pragma")
+        return caps._replace(images=Entry(Support.EMULATED, "a texel is a load of 8 or 16 bytes from memory"))
 
     def renderer(self, target: str) -> Renderer:
         if gpu.llvm_target(target):

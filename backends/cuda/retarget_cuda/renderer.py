@@ -378,6 +378,8 @@ class CudaRenderer(CFamilyRenderer):
 
     @hookimpl
     def render_load(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> Code | None:
+        if uop.op is ops.IMAGE_LOAD:
+            return self.image_load(ctx, uop, operands)
         if uop.dtype.lanes == 1:
             return super().render_load(ctx, uop, operands)
         buffer, index, *gates = operands
@@ -406,18 +408,22 @@ class CudaRenderer(CFamilyRenderer):
                     lane = self.choose(ctx, part, bare(gate), place, self.zero(ctx, part, 0))
                 lanes.append(lane)
                 continue
-            shape = self.layout(ctx, part)
-            access = Code(f"*(const {shape.type}*)&{place}", Level.UNARY)
-            if gate is not None:
-                zeros = Code(shape.of_words(["0.0f" if shape.word == "float" else "0"] * shape.size))
-                access = self.choose(ctx, part, bare(gate), access, zeros)
-            named = self.declared(ctx, part, shape.type, access)
+            access = Code(f"*(const {self.layout(ctx, part).type}*)&{place}", Level.UNARY)
+            named = self.loaded(ctx, part, access, gate)
             text = named
             lanes += named.lanes
             words += named.words
         if len(parts) > 1:
             text = self.together(ctx, self.layout(ctx, dtype), lanes)
         return Lanes(text, lanes, words=words, fixed=parts[0][1].lanes > 1)
+
+    def loaded(self, ctx: EmitContext, dtype: DType, access: Code, gate: str | None) -> Lanes:
+        """Declare a vector that an expression reads from memory where the gate holds; 0 elsewhere."""
+        shape = self.layout(ctx, dtype)
+        if gate is not None:
+            zeros = Code(shape.of_words(["0.0f" if shape.word == "float" else "0"] * shape.size))
+            access = self.choose(ctx, dtype, bare(gate), access, zeros)
+        return self.declared(ctx, dtype, shape.type, access)
 
     def whole(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> Lanes:
         """Return an element of an array of vectors."""
@@ -498,6 +504,40 @@ class CudaRenderer(CFamilyRenderer):
         for n, (place, gate) in enumerate(self.places(ctx, uop, operands, dtype.lanes)):
             condition = "" if gate is None else f"if ({bare(gate)}) "
             yield f"{condition}{place} = {bare(value.lanes[n])};"
+
+    # -- images: rows of texels in memory, read through the cache that textures have -------------------------
+
+    def texel(self, ctx: EmitContext, image: UOp, operands: Sequence[str]) -> Code:
+        """Return a texel of an image, to be read or assigned."""
+        name, x, y = operands[:3]
+        _, (height, width), writable = image.arg
+        wide = "(long long)" if height * width > (1 << 31) - 1 else ""
+        kind = f"{'' if writable else 'const '}{self.layout(ctx, image.dtype.vector(4)).type}"
+        row = wrap(bare(y), Level.UNARY if wide else Level.MULTIPLICATIVE)
+        return Code(f"(({kind}*){name})[{wide}{row}*{width} + {wrap(bare(x), Level.ADDITIVE)}]")
+
+    def image_load(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> Code | None:
+        """Return a texel as float32 lanes."""
+        image = uop.src[0]
+        gate = operands[3] if len(operands) > 3 else None
+        value = self.loaded(ctx, image.dtype.vector(4), self.texel(ctx, image, operands), gate)
+        if image.dtype is dtypes.float32:
+            return value
+        held = UOp(ops.CAST, image.dtype.vector(4), (uop,))  # stands for what is in memory
+        return self.vector_cast(ctx, UOp(ops.CAST, uop.dtype, (held,)), value)
+
+    @hookimpl
+    def render_store(self, ctx: EmitContext, uop: UOp, operands: Sequence[str]) -> bool:
+        if uop.op is not ops.IMAGE_STORE:
+            return super().render_store(ctx, uop, operands)
+        image, value = uop.src[0], operands[3]
+        assert isinstance(value, Lanes)
+        text: str | None = value
+        if image.dtype is not dtypes.float32:
+            text = self.vector_cast(ctx, UOp(ops.CAST, image.dtype.vector(4), (uop.src[3],)), value)
+        condition = f"if ({bare(operands[4])}) " if len(operands) > 4 else ""
+        ctx.line(f"{condition}{self.texel(ctx, image, operands)} = {text};")
+        return True
 
     # -- copies to shared memory in the background -----------------------------------------------------------
 
