@@ -290,6 +290,7 @@ def test_angle_and_power() -> None:
         1.0,
         -512.0,
     ]
+    assert compute(ops.POW, dtypes.float32, [-math.inf, -0.0], [0.5, 0.5]) == [math.inf, 0.0]
 
 
 # -- conversions -------------------------------------------------------------------------------------------

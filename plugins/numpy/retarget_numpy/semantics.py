@@ -103,7 +103,10 @@ def _erf_apply(dtype: DType, x: Value) -> Value:
 def _power(dtype: DType, x: Value, n: Value) -> Value:
     """Integer powers wrap; a negative exponent gives the exact power, truncated (0 but for 1 and -1)."""
     if dtype.kind == "float":
-        return _elementary(np.power)(dtype, x, n)
+        # Of one number, NumPy makes the power 0.5 a square root, which is NaN for -infinity; of arrays not.
+        base, exponent = np.broadcast_arrays(x, n)
+        result = _elementary(np.power)(dtype, base.reshape(-1), exponent.reshape(-1))
+        return result.reshape(base.shape)[()]
     base, count = np.broadcast_arrays(x, n)
     base, count = base.copy(), count.copy()
     one = base.dtype.type(1)
