@@ -234,11 +234,22 @@ def odd_polynomial(x: Value, name: str) -> Value:
 
 
 def tanh(x: Value) -> Value:
-    """A polynomial near 0; 1 - 2 / (e**2|x| + 1) elsewhere."""
+    """A polynomial near 0; 1 - 1 / ((e**2|x| + 1) / 2) elsewhere.
+
+    The quotient is so small a part of the result that e**2|x| = 2**n * e**r may be rough: r is reduced in one
+    step, and what is left of 2**(n - 1) in the low bits of `shifted`, n, is shifted to the exponent's place.
+    """
+    f = x.format
     a, sign = split_sign(x)
-    limit = 10.0 if _single(x) else 22.0
-    e = exp_moderate(select(a > limit, limit, a) * 2.0)
-    return flip_sign(select(a < 0.625, odd_polynomial(a, "TANH"), 1.0 - 2.0 / (e + 1.0)), sign)
+    limit = 20.0 if _single(x) else 44.0
+    double = a + a
+    double = select(double > limit, limit, double)
+    shifted = mulacc(double, LOG2_E, f.shifter)
+    r = mulacc(shifted - f.shifter, -float(LN2), double)
+    power = ((shifted.bits() << f.mantissa) + (f.bias - 1 << f.mantissa)).bitcast(x.dtype)
+    rest = mulacc(r * r, polynomial(r, coefficients("EXP", x)), r)  # e**r - 1
+    far = 1.0 - 1.0 / mulacc(rest, power, power + 0.5)
+    return flip_sign(select(a < 0.625, odd_polynomial(a, "TANH"), far), sign)
 
 
 def half_exp(a: Value) -> Value:
