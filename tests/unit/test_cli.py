@@ -26,7 +26,7 @@ import numpy as np
 import retarget as rt
 
 def softmax():
-    x = rt.asarray(np.ones((8, 32), np.float32), device="llvm")
+    x = rt.asarray(np.ones((8, 64), np.float32), device="llvm")
     e = rt.exp(x - rt.max(x, axis=1, keepdims=True))
     return e / rt.sum(e, axis=1, keepdims=True)
 
@@ -270,7 +270,7 @@ def test_the_page_links_source_uops_and_kernel(
 def test_every_uop_that_computes_has_an_origin() -> None:
     import retarget as rt
 
-    x = rt.asarray(np.ones((8, 32), np.float32), device="llvm")
+    x = rt.asarray(np.ones((8, 64), np.float32), device="llvm")
     (kernel,) = lower(rt.exp(x - rt.max(x, axis=1, keepdims=True)))
     stages = stages_of(kernel, toolchain("llvm"))
     origin_of: dict[str, set[str]] = {}

@@ -12,7 +12,7 @@ import retarget as rt
 from retarget import pipeline
 from retarget.optimize.heuristics import choose_schedule
 from retarget.optimize.schedule import Schedule
-from retarget.registry.capabilities import Capabilities
+from retarget.registry.capabilities import Capabilities, Limits
 
 RNG = np.random.default_rng(0)
 
@@ -85,7 +85,7 @@ def test_a_kernel_that_writes_rows_and_sums_follows_the_rows() -> None:
 
 
 def test_the_exponentials_of_a_softmax_are_kept_in_the_output() -> None:
-    assert [str(t) for t in chosen(rt.softmax(ones(512, 512), axis=1)).stages] == ["stage=EXP@r0:out"]
+    assert [str(t) for t in chosen(rt.softmax(ones(256, 512), axis=1)).stages] == ["stage=EXP@r0:out"]
     assert chosen(rt.softmax(ones(16, 1 << 20), axis=1)).stages == ()  # a row does not stay in the cache
 
 
@@ -100,7 +100,27 @@ def test_what_the_caches_cannot_hold_is_stored_past_them() -> None:
     x = ones(1024, 1024)
     assert chosen(x + 1).streams == ("out0",)  # 4 MiB; the caches have 1
     assert chosen(ones(256, 256) + 1).streams == ()
-    assert chosen(rt.softmax(x, axis=1)).streams == ()  # it reads what it keeps there
+    assert chosen(rt.softmax(ones(256, 256), axis=1)).streams == ()
+
+
+def test_the_exponentials_of_a_softmax_past_the_caches_have_a_row_of_their_own() -> None:
+    s = chosen(rt.softmax(ones(1024, 1024), axis=1))
+    assert [str(t) for t in s.stages] == ["stage=EXP@r0"]
+    assert s.streams == ("out0",)
+    without_room = capabilities()._replace(limits=Limits(local_bytes=4096))
+    (kernel,) = rt.lower(rt.softmax(ones(1024, 1024), axis=1))
+    s = choose_schedule(kernel, without_room)
+    assert [str(t) for t in s.stages] == ["stage=EXP@r0:out"]
+    assert s.streams == ()  # it reads what it keeps there
+
+
+def test_vectors_of_costly_functions_stand_side_by_side() -> None:
+    x = ones(64, 256)
+    assert axes_of(chosen(rt.tanh(x) + 1), "vector") == [("r0v", 16)]
+    assert axes_of(chosen(rt.sqrt(x) + 1), "vector") == [("r0v", 8)]
+    assert axes_of(chosen(rt.softmax(x, axis=1)), "vector") == [("r1v", 32)]
+    assert axes_of(chosen(rt.softmax(ones(64, 48), axis=1)), "vector") == [("r1v", 16)]  # 32 do not divide
+    assert axes_of(chosen(rt.sum(rt.exp(x), axis=1)), "vector") == [("r2v", 8)]  # has accumulators of its own
 
 
 def test_a_transpose_goes_by_square_blocks() -> None:
@@ -137,6 +157,22 @@ def _softmax(a: np.ndarray) -> np.ndarray:
     e = np.exp(a - a.max(1, keepdims=True))
     values: np.ndarray = e / e.sum(1, keepdims=True)
     return values
+
+
+@pytest.mark.parametrize("device", ["llvm", "clang"])
+@pytest.mark.parametrize("size", [(70, 512), (65, 700), (99, 49)])
+def test_a_softmax_past_the_caches_is_right(
+    device: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of its own, and stores past the caches, on a target whose caches are small."""
+    values = RNG.standard_normal(size).astype("f4")
+    y = rt.softmax(rt.asarray(values, device=device), axis=1)
+    (kernel,) = rt.lower(y)
+    tools = pipeline.toolchain(device)
+    s = choose_schedule(kernel, tools.capabilities._replace(caches=(4096, 16384), threads=1))
+    assert s.stages[0].space == "local"
+    with rt.with_schedule(s):
+        np.testing.assert_allclose(y.numpy(), _softmax(values.astype("f8")), rtol=1e-5)
 
 
 @pytest.mark.parametrize("device", ["llvm", "clang"])

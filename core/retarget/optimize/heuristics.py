@@ -7,7 +7,8 @@ Ranges whose size is bound at launch stay whole: they are neither tiled, vectori
    along another.
 2. *Lanes*: as many as a vector has of the widest type that is computed in, not of what is stored.
 3. *Vector axis*: the range along which most accesses are contiguous, and none has to gather if that can be
-   had.
+   had.  Where functions of many operations are computed along it, a step takes several vectors side by side:
+   each is a long chain, and they do not wait for each other.
 4. *Columns*: a reduction across rows adds whole rows, several at a time, to a row of accumulators that stays
    in the first cache: memory is read in order.
 5. *Own accumulators*: a reduction along the vector axis gets several, to hide the latency of its additions,
@@ -19,7 +20,7 @@ Ranges whose size is bound at launch stay whole: they are neither tiled, vectori
    alone: so does the result.
 8. *Streams*: outputs that the caches cannot hold are stored past them.
 9. *Kept rows*: what is costly and needed by a reduction and again by the output is kept in the output, if a
-   row of it stays in the cache meanwhile.
+   row of it stays in the cache meanwhile; in a row of its own, if the output is stored past the caches.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ PIECE_WORK, MOST_PIECES = 1 << 14, 256
 ENOUGH = 16
 #: Rows that are added to a row of accumulators at a time, or streams that a reduction reads at a time.
 FAR = 4
+#: Vectors side by side where costly functions are computed: two keep the units busy that one chain of
+#: operations leaves idle, and more do not fit the registers.  Rows that are reduced as well take four: their
+#: sums and maxima are chains from one step to the next.
+SIDE_BY_SIDE, ROW_SIDE_BY_SIDE = 2, 4
 #: Functions that cost many operations.
 _COSTLY = frozenset(ops.UNARY_FUNCTIONS) - {
     ops.NEG, ops.SQRT, ops.FLOOR, ops.CEIL, ops.TRUNC, ops.RINT, ops.NOT
@@ -143,13 +148,14 @@ class _Choice:
         self.order: list[str] = []
         self.vector = _vector_axis(ranges, task.accesses, self.lanes, self.output)
         self.costly = [u for u in self.kernel.nodes if u.op in _COSTLY]
-        self.cheap = not any(self.vector in u.ranges for u in self.costly)
+        merged = self.vector not in task.kernel.ranges.values()  # it stands for several
+        self.cheap = not any(merged or self.vector in u.ranges for u in self.costly)
         self.work = self._work()
 
     def schedule(self) -> Schedule:
         """Return the schedule."""
         axes, vector, output = self.axes, self.vector, self.output
-        wide = vector is not None and _split_vector(axes, vector, self.lanes)
+        wide = vector is not None and _split_vector(axes, vector, self.lanes * self._side_by_side())
         ranges = [*output, *[r for r in axes if r not in output]]
         columns = self._columns() if wide else None
         if columns is not None:
@@ -163,8 +169,10 @@ class _Choice:
         keys = self.keys
         changed = [r for r, a in axes.items() if len(a) > 1 or a[0].kind != "loop" or "*" in keys[r]]
         splits = [(keys[r], axes[r]) for r in changed]
-        stages = self._kept()
-        return Schedule.of(splits, self.order, stages, [] if stages else self._streams())
+        stages, streams = self._kept(), self._streams()
+        if stages and stages[0].space == "out":  # it is read again
+            streams = []
+        return Schedule.of(splits, self.order, stages, streams)
 
     # -- sizes -----------------------------------------------------------------------------------------------
 
@@ -174,6 +182,17 @@ class _Choice:
         for a in self.axes[r]:
             inner *= a.size or 1
         return -(-range_size(r) // inner)
+
+    def _side_by_side(self) -> int:
+        """Return how many vectors a step takes: more than one only if they divide the range."""
+        if self.vector is None or self.cheap:
+            return 1
+        count = SIDE_BY_SIDE
+        if self.vector in self.reduced:  # a row that is not stored gets accumulators of its own
+            count = ROW_SIDE_BY_SIDE if self.vector in self.output else 1
+        while count > 1 and range_size(self.vector) % (count * self.lanes):
+            count //= 2
+        return count
 
     def _work(self) -> int:
         """Return the scalar operations of the costliest expression."""
@@ -352,7 +371,8 @@ class _Choice:
                 continue
             last = max(names, key=lambda n: place[n])
             if all(place[n] > place[last] for n in within) and _outside(store, u):
-                return [Stage(u.op.name, last, (), "out")]
+                apart = self._streams() and bytes_ <= self.capabilities.limits.local_bytes // 2
+                return [Stage(u.op.name, last, (), "local" if apart else "out")]
         return []
 
 
