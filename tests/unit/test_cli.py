@@ -172,9 +172,9 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_show_prints_every_stage(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = succeed(capsys, "show", f"{program}:softmax")
-    for part in ("graph", "kernel max_sum_8x32", "schedule of", "uops of", "source of", "assembly of"):
+    for part in ("graph", "kernel max_sum_8x64", "schedule of", "uops of", "source of", "assembly of"):
         assert f"── {part}" in text
-    assert "REDUCE_AXIS" in text and "define void @max_sum_8x32" in text and "retq" in text
+    assert "REDUCE_AXIS" in text and "define void @max_sum_8x64" in text and "retq" in text
 
 
 def test_show_one_stage_for_another_target(program: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,7 +220,7 @@ def test_compile_writes_binaries_with_their_interface(
     one = tmp_path / "softmax.o"
     succeed(capsys, "compile", f"{program}:softmax", "--target", "llvm", "-o", str(one))
     described = json.loads(one.with_suffix(".json").read_text())
-    assert one.read_bytes()[:4] == b"\x7fELF" and described["entry"].startswith("max_sum_8x32")
+    assert one.read_bytes()[:4] == b"\x7fELF" and described["entry"].startswith("max_sum_8x64")
     assert [a[0] for a in described["arguments"]] == ["out0", "in0"]
     succeed(capsys, "compile", f"{program}:two", "--target", "llvm", "-o", str(tmp_path / "two"))
     assert len(list((tmp_path / "two").glob("*.o"))) == 2
