@@ -14,6 +14,8 @@ from linear_build import Build
 
 import retarget as rt
 from retarget import registry
+from retarget.cli import app
+from retarget.cli.stages import usage
 from retarget.codegen.driver import emit
 from retarget.codegen.hooks import HookPlugin, resolve
 from retarget.codegen.program import Program
@@ -22,7 +24,7 @@ from retarget.errors import CompileError, UnknownNameError
 from retarget.ir import dtypes, ops
 from retarget.ir.dtypes import DType, to_numpy
 from retarget.linearize.local import placement
-from retarget.registry.backend import Argument, Source
+from retarget.registry.backend import Argument, Binary, Launch, Source
 from retarget_cuda.backend import CudaBackend
 from retarget_cuda.compiler import CudaCompiler, device_target, find_program
 from retarget_cuda.nvrtc import Nvrtc, find_nvrtc
@@ -216,6 +218,17 @@ def test_texels_are_vectors_in_memory(dtype: DType) -> None:
     assert f"m0 ? ((const {access}*)in0)[grid0*8 + block0 + 1] : make_{access}(" in text
     assert f"if (m0) (({access}*)out0)[grid0*8 + block0] = make_{access}(" in text
     compiled(program)
+
+
+def test_what_a_kernel_uses_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import retarget as rt\ndef twice(): return rt.ones((64,), device='numpy') * 2\n")
+    output = str(tmp_path / "twice.cubin")
+    assert app.execute(["compile", f"{program}:twice", "--target", "cuda/sm_90a", "-o", output]) == 0
+    assert re.search(r" for cuda/sm_90a, \d+ bytes, \d+ registers, no spills\n", capsys.readouterr().out)
+    spilling = Binary(b"", "", "", (), Launch(), "", {"registers": 255, "spill_stores": 8, "spill_loads": 16})
+    assert usage(spilling) == ", 255 registers, 8 bytes of spill stores, 16 bytes of spill loads"
+    assert usage(spilling._replace(metadata={})) == ""
 
 
 # -- which compiler ------------------------------------------------------------------------------------------

@@ -78,8 +78,9 @@ def show(
             else:
                 print_code(each.source.text, each.language)
         if "asm" in chosen:
-            print_heading(f"assembly of {name}")
-            print_code(_assembly(each, required="asm" in wanted), "text")
+            text, used = _assembly(each, required="asm" in wanted)
+            print_heading(f"assembly of {name}{used}")
+            print_code(text, "text")
 
 
 @click.command("compile")
@@ -102,6 +103,7 @@ def compile_(function: str, target: str, output: Path) -> None:
     from ..runtime.realize import describe_binary
     from .function import arrays_of
     from .output import with_progress
+    from .stages import usage
 
     stages = _stages(arrays_of(function), target)
     several = len(stages) > 1 or output.is_dir()
@@ -111,7 +113,7 @@ def compile_(function: str, target: str, output: Path) -> None:
         path = output / f"{binary.entry}.o" if several else output
         path.write_bytes(binary.data)
         path.with_suffix(".json").write_text(json.dumps(describe_binary(binary), indent=2) + "\n")
-        click.echo(f"{path}: {binary.entry} for {binary.target}, {len(binary.data)} bytes")
+        click.echo(f"{path}: {binary.entry} for {binary.target}, {len(binary.data)} bytes{usage(binary)}")
 
 
 def _stages(arrays: list[Array], target: str | None) -> list[KernelStages]:
@@ -135,13 +137,17 @@ def _annotated(stages: KernelStages) -> str:
     return "\n".join(f"{note:{width}} | {line}" for note, line in zip(notes, lines, strict=True))
 
 
-def _assembly(stages: KernelStages, required: bool) -> str:
-    """Return the assembly; where it was not asked for by name, a missing tool is told instead."""
+def _assembly(stages: KernelStages, required: bool) -> tuple[str, str]:
+    """Return the assembly, and what the kernel uses.
+
+    Where it was not asked for by name, a missing tool is told instead.
+    """
     from ..errors import CompileError
+    from .stages import usage
 
     try:
-        return stages.assembly()
+        return stages.assembly(), usage(stages.binary())
     except CompileError as error:
         if required:
             raise
-        return f"(not shown: {error})"
+        return f"(not shown: {error})", ""

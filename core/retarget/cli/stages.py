@@ -60,6 +60,18 @@ class KernelStages:
         return self.tools.compiler.assembly(self.binary())
 
 
+def usage(binary: Binary) -> str:
+    """Return what a kernel uses of its device, where its compiler says it: ", 40 registers, no spills"."""
+    known = binary.metadata
+    parts = [f"{known['registers']} registers"] if "registers" in known else []
+    if known.get("shared"):
+        parts.append(f"{known['shared']} bytes of shared memory")
+    spilled = [f"{known[f'spill_{what}']} bytes of spill {what}" for what in ("stores", "loads")
+               if known.get(f"spill_{what}")]  # fmt: skip
+    parts += spilled or (["no spills"] if "spill_stores" in known else [])
+    return "".join(f", {part}" for part in parts)
+
+
 def stages_of(kernel: Kernel, tools: Toolchain) -> KernelStages:
     """Take a kernel through every stage up to its source."""
     schedule = schedule_for(kernel, tools)
