@@ -38,8 +38,7 @@ void row_share(void** buffers, int64_t* variables, int64_t begin, int64_t end) {
   const float* restrict x = buffers[0];
   float* restrict out = buffers[1];
   for (int row = begin; row < end; row++) {
-    f32x8 total;
-    total = splat_f32x8(0.0f);
+    f32x8 total = splat_f32x8(0.0f);
     const i32x8 n0 = (i32x8){0, 1, 2, 3, 4, 5, 6, 7};
     for (int p = 0; p < 2; p++) {
       total += load_if_f32x8_i32(&x[row*11 + p*8], p*8 + n0 < 11);

@@ -231,6 +231,15 @@ def test_what_a_kernel_uses_is_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert usage(spilling._replace(metadata={})) == ""
 
 
+@pytest.mark.skipif(find_program("nvdisasm") is None, reason="no nvdisasm")
+def test_assembly_is_sass_where_it_can_be_disassembled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = CudaCompiler("cuda/sm_90a")
+    binary = compiler.compile(source(copied(FLOAT32, 4, 4)))
+    assert "LDG.E.128" in compiler.assembly(binary)
+    monkeypatch.setattr("retarget_cuda.compiler.find_program", lambda name: None)
+    assert ".target sm_90a" in compiler.assembly(binary)
+
+
 # -- which compiler ------------------------------------------------------------------------------------------
 
 

@@ -595,6 +595,7 @@ class CFamilyRenderer(Renderer):
         else:
             lines = list(self.contiguous_store(ctx, uop, buffer, index, value))
         if not gate:
+            self.initialize(ctx, uop, buffer, lines)
             for line in lines:
                 ctx.line(line)
         elif len(lines) == 1:
@@ -607,6 +608,17 @@ class CFamilyRenderer(Renderer):
             ctx.depth -= 1
             ctx.line("}")
         return True
+
+    def initialize(self, ctx: EmitContext, uop: UOp, variable: str, lines: list[str]) -> None:
+        """Make one line of the declaration of a variable and the assignment that follows it."""
+        if uop.src[0] not in ctx.state.single or len(lines) != 1 or not lines[0].startswith(f"{variable} = "):
+            return
+        declaration = f"{self.memory_type(ctx, uop.src[0].dtype)} {variable};"
+        if ctx.lines and ctx.lines[-1] == "  " * ctx.depth + declaration:
+            ctx.lines.pop()
+            if ctx.provenance:
+                ctx.provenance.pop()
+            lines[0] = f"{declaration.removesuffix(variable + ';')}{lines[0]}"
 
     def whole_store(self, ctx: EmitContext, uop: UOp, place: Code, value: str) -> str:
         """Return the assignment of an element of the value's own dtype; x = x + y is written x += y."""
