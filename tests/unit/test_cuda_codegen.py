@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gpu_programs import FLOAT32, INT32, copied_ahead, nvrtc, scaled, two_tiles, zeros
 from linear_build import Build
 
 import retarget as rt
@@ -22,7 +23,7 @@ from retarget.codegen.program import Program
 from retarget.conformance.suite import Suite
 from retarget.errors import CompileError, UnknownNameError
 from retarget.ir import dtypes, ops
-from retarget.ir.dtypes import DType, to_numpy
+from retarget.ir.dtypes import DType
 from retarget.linearize.local import placement
 from retarget.registry.backend import Argument, Binary, Launch, Source
 from retarget_cuda.backend import CudaBackend
@@ -31,15 +32,8 @@ from retarget_cuda.nvrtc import Nvrtc, find_nvrtc
 
 BACKEND = CudaBackend()
 GOLDEN = Path(__file__).parents[1] / "golden"
-INT32, FLOAT32 = dtypes.int32, dtypes.float32
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _nvrtc() -> None:
-    try:
-        find_nvrtc()
-    except CompileError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("nvrtc")
+__all__ = ["nvrtc"]  # a fixture
 
 
 def source(program: Program, target: str = "cuda/sm_90a") -> Source:
@@ -60,10 +54,6 @@ def body(text: str) -> list[str]:
     return [line[2:] for line in text.partition("__global__")[2].partition(" {\n")[2].splitlines()[:-1]]
 
 
-def zeros(dtype: DType, size: int = 64) -> Any:
-    return np.zeros(size, to_numpy(dtype))
-
-
 def copied(dtype: DType, lanes: int, align: int, gate: bool = False) -> Program:
     """A program that doubles (or negates) vectors of a dtype."""
     build = Build()
@@ -77,20 +67,7 @@ def copied(dtype: DType, lanes: int, align: int, gate: bool = False) -> Program:
 
 
 def test_a_kernel_is_written_as_a_person_would() -> None:
-    build = Build()
-    zero = np.zeros(4096, np.float32)
-    out, x = build.output("out0", zero), build.input("in0", zero)
-    n = build.variable("n", 1, 1024)
-    tile = build.local("tile", FLOAT32, (128,), "local")
-    block, thread = (build(ops.SPECIAL, INT32, arg=arg) for arg in (("grid0", 8), ("warp0", 32)))
-    at = build.add(build.mul(block, 512), build.mul(thread, 4))
-    four = build.load(x, at, 4, gate=build.alu(ops.CMPLT, block, n), align=4)
-    build.store(tile, thread, build(ops.FOLD, FLOAT32, four, arg=ops.MAXIMUM))
-    build(ops.BARRIER, dtypes.void)
-    mine = build.load(tile, thread)
-    other = build(ops.SHUFFLE, FLOAT32, mine, arg=16)
-    build.store(out, at, build.alu(ops.ADD, four, build.broadcast(other, 4)), align=4)
-    program = build.program("scaled", grid=(8,), block=(32,))
+    program = scaled()
     text, path = source(program).text, GOLDEN / "cuda_scaled.cu"
     if os.environ.get("RETARGET_BLESS") == "1":
         path.write_text(text)
@@ -121,15 +98,7 @@ def test_unaligned_vectors_are_taken_apart() -> None:
 
 
 def test_more_than_48_kb_of_shared_memory_are_asked_for_at_launch() -> None:
-    build = Build()
-    out = build.output("out0", zeros(FLOAT32))
-    thread = build(ops.SPECIAL, INT32, arg=("block0", 32))
-    tiles = [build.local(name, FLOAT32, (7001,), "local") for name in ("first", "second")]
-    for tile in tiles:
-        build.store(tile, thread, build.const(1.0, FLOAT32))
-    build(ops.BARRIER, dtypes.void)
-    build.store(out, thread, build.alu(ops.ADD, *(build.load(tile, thread) for tile in tiles)))
-    program = build.program(block=(32,))
+    program = two_tiles()
     text = source(program).text
     assert "extern __shared__ __align__(1024) unsigned char shared[];" in text
     assert "float* const second = (float*)(shared + 28032);" in text  # the next multiple of 128 after 28004
@@ -147,17 +116,7 @@ def test_the_launch_says_how_much_local_memory_a_block_has() -> None:
 
 @pytest.mark.parametrize("target", ["cuda/sm_75", "cuda/sm_80", "cuda/sm_89", "cuda/sm_100"])
 def test_copies_in_the_background(target: str) -> None:
-    build = Build()
-    out, x = build.output("out0", zeros(FLOAT32)), build.input("in0", zeros(FLOAT32))
-    tile = build.local("tile", FLOAT32, (64,), "local")
-    thread = build(ops.SPECIAL, INT32, arg=("block0", 16))
-    at = build.mul(thread, 4)
-    build(ops.STAGE_COPY, dtypes.void, tile, at, x, at, arg=4)
-    build(ops.STAGE_COMMIT, dtypes.void)
-    build(ops.STAGE_WAIT, dtypes.void, arg=0)
-    build(ops.BARRIER, dtypes.void)
-    build.store(out, thread, build.load(tile, thread))
-    program = build.program(block=(16,))
+    program = copied_ahead()
     assert body(source(program, target).text)[2:6] == [
         "copy16(&tile[block0*4], &in0[block0*4]);",
         'asm volatile("cp.async.commit_group;" ::: "memory");',

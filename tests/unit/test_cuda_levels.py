@@ -10,11 +10,12 @@ import functools
 from fnmatch import fnmatchcase
 
 import pytest
+from gpu_programs import nvrtc
 
 from retarget.conformance.suite import Suite
-from retarget.errors import CompileError
-from retarget_cuda.nvrtc import find_nvrtc
 
+pytestmark = pytest.mark.usefixtures("nvrtc")
+__all__ = ["nvrtc"]  # a fixture
 #: Checks that are compiled for all architectures: functions, conversions, narrow floats, every kind of axis.
 EVERYWHERE = (
     "L2/hook/*", "L2/function/*", "L2/conversion/*", "L2/cast/float32/*", "L2/axis/*",
@@ -24,14 +25,6 @@ GROUPS = (
     "alu", "axis", "bitcast", "cast", "const", "contraction", "conversion", "function", "gather", "hook",
     "movement", "multi-output", "multi-reduce", "random", "reduce", "scan", "schedule", "shape",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _nvrtc() -> None:
-    try:
-        find_nvrtc()
-    except CompileError as error:
-        pytest.skip(str(error))
 
 
 @functools.cache

@@ -7,10 +7,9 @@ import shutil
 import subprocess
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
+from gpu_programs import FLOAT32, INT32, copied_ahead, scaled, two_tiles, zeros
 from linear_build import Build
 
 from retarget.codegen.driver import emit
@@ -19,11 +18,10 @@ from retarget.codegen.program import Program
 from retarget.conformance.suite import Suite
 from retarget.errors import UnknownNameError
 from retarget.ir import dtypes, ops
-from retarget.ir.dtypes import DType, to_numpy
+from retarget.ir.dtypes import DType
 from retarget_llvm.backend import LLVMBackend
 
 BACKEND = LLVMBackend()
-INT32, FLOAT32 = dtypes.int32, dtypes.float32
 TARGET = "llvm/nvptx-sm_90"
 PTXAS = shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
 
@@ -42,23 +40,8 @@ def instructions(text: str) -> list[str]:
     return re.findall(r"^\s+(?:@!?%p\d+ )?([a-z][\w.:]+)\s", text.partition("{\n")[2], re.MULTILINE)
 
 
-def zeros(dtype: DType, size: int = 64) -> Any:
-    return np.zeros(size, to_numpy(dtype))
-
-
 def test_a_kernel() -> None:
-    build = Build()
-    out, x = build.output("out0", zeros(FLOAT32)), build.input("in0", zeros(FLOAT32))
-    n = build.variable("n", 1, 1024)
-    tile = build.local("tile", FLOAT32, (128,), "local")
-    block, thread = (build(ops.SPECIAL, INT32, arg=arg) for arg in (("grid0", 8), ("warp0", 32)))
-    at = build.add(build.mul(block, 512), build.mul(thread, 4))
-    four = build.load(x, at, 4, gate=build.alu(ops.CMPLT, block, n), align=4)
-    build.store(tile, thread, build(ops.FOLD, FLOAT32, four, arg=ops.MAXIMUM))
-    build(ops.BARRIER, dtypes.void)
-    other = build(ops.SHUFFLE, FLOAT32, build.load(tile, thread), arg=16)
-    build.store(out, at, build.alu(ops.ADD, four, build.broadcast(other, 4)), align=4)
-    text = ptx(build.program(grid=(8,), block=(32,)))
+    text = ptx(scaled())
     found = instructions(text)
     for wanted in (
         "ld.global.nc.v4.b32", "max.NaN.f32", "st.shared.b32", "ld.shared.b32", "shfl.sync.bfly.b32",
@@ -66,9 +49,9 @@ def test_a_kernel() -> None:
     ):  # fmt: skip
         assert wanted in found, text
     assert any(each.startswith(("bar.sync", "barrier.cta.sync", "barrier.sync")) for each in found), text
-    assert ".maxntid 32" in text and ".visible .entry kernel(" in text and ".target sm_90" in text
+    assert ".maxntid 32" in text and ".visible .entry scaled(" in text and ".target sm_90" in text
     assert ".shared .align 16 .b8 tile[512]" in text
-    older = instructions(ptx(build.program(grid=(8,), block=(32,)), "llvm/nvptx-sm_75"))
+    older = instructions(ptx(scaled(), "llvm/nvptx-sm_75"))
     assert "max.NaN.f32" not in older and "setp.gt.f32" in older
 
 
@@ -105,31 +88,13 @@ def test_every_dtype_is_shuffled(dtype: DType, lanes: int) -> None:
 
 
 def test_shared_memory_that_is_asked_for_at_launch() -> None:
-    build = Build()
-    out = build.output("out0", zeros(FLOAT32))
-    thread = build(ops.SPECIAL, INT32, arg=("block0", 32))
-    tiles = [build.local(name, FLOAT32, (7001,), "local") for name in ("first", "second")]
-    for tile in tiles:
-        build.store(tile, thread, build.const(1.0, FLOAT32))
-    build(ops.BARRIER, dtypes.void)
-    build.store(out, thread, build.load(tiles[1], thread))
-    text = ptx(build.program(block=(32,)))
+    text = ptx(two_tiles())
     assert ".extern .shared .align 128 .b8 shared[];" in text
     assert "+28032]" in text or "28032;" in text  # where the second array lies
 
 
 def test_copies_in_the_background() -> None:
-    build = Build()
-    out, x = build.output("out0", zeros(FLOAT32)), build.input("in0", zeros(FLOAT32))
-    tile = build.local("tile", FLOAT32, (64,), "local")
-    thread = build(ops.SPECIAL, INT32, arg=("block0", 16))
-    at = build.mul(thread, 4)
-    build(ops.STAGE_COPY, dtypes.void, tile, at, x, at, arg=4)
-    build(ops.STAGE_COMMIT, dtypes.void)
-    build(ops.STAGE_WAIT, dtypes.void, arg=0)
-    build(ops.BARRIER, dtypes.void)
-    build.store(out, thread, build.load(tile, thread))
-    found = instructions(ptx(build.program(block=(16,))))
+    found = instructions(ptx(copied_ahead()))
     assert "cp.async.cg.shared.global" in found and "cp.async.wait_group" in found
 
 

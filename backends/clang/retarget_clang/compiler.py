@@ -13,13 +13,13 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from retarget.codegen.tools import excerpt, run_tool
 from retarget.errors import CompileError
 from retarget.registry.backend import Binary, Source
 from retarget.runtime import cpu
@@ -33,7 +33,6 @@ FLAGS = (
     "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-fno-ident",
     "-Wno-psabi",  # remarks on the calling convention of wide vectors, which no call here has
 )  # fmt: skip
-TIMEOUT = 300.0  # seconds
 ADVICE = (
     "install one (`apt install clang`, `xcode-select --install` or `pip install 'retarget[clang]'`) "
     "or name one in RETARGET_CC"
@@ -113,7 +112,7 @@ def _describe(command: tuple[str, ...], mtime: int, size: int) -> CCompiler:
     found = disk_cache().get(key, "compiler")
     version = found[0].get("version") if found is not None else None
     if not isinstance(version, str):
-        result = _run([*command, "--version"], b"")
+        result = run_tool([*command, "--version"], b"")
         version = result.stdout.decode(errors="replace").split("\n", 1)[0].strip()
         if result.returncode or not version:
             said = result.stderr.decode(errors="replace").strip()[:500]
@@ -170,7 +169,7 @@ class ClangCompiler:
             with tempfile.NamedTemporaryFile(prefix="retarget-", suffix=".o") as file:
                 file.write(binary.data)
                 file.flush()
-                result = _run([objdump, "-d", "--no-show-raw-insn", file.name], b"")
+                result = run_tool([objdump, "-d", "--no-show-raw-insn", file.name], b"")
             if result.returncode == 0:
                 return result.stdout.decode(errors="replace").partition("Disassembly")[2]
         source = binary.metadata.get("source")
@@ -185,18 +184,18 @@ class ClangCompiler:
         compiler = self.compiler
         command = [*compiler.command, *self.flags(), mode, "-x", "c", "-"]
         if compiler.family == "clang" or mode == "-S":
-            result = _run([*command, "-o", "-"], text.encode())
+            result = run_tool([*command, "-o", "-"], text.encode())
             output = result.stdout
         else:
             with tempfile.TemporaryDirectory(prefix="retarget-") as folder:
                 path = Path(folder, "kernel.o")
-                result = _run([*command, "-o", str(path)], text.encode())
+                result = run_tool([*command, "-o", str(path)], text.encode())
                 output = path.read_bytes() if path.exists() else b""
         log = result.stderr.decode(errors="replace").strip()
         if result.returncode or not output:
             raise CompileError(
                 f"{compiler.name} cannot compile {entry} for {self.target} (status {result.returncode})"
-                f"{_excerpt(text, log)}",
+                f"{excerpt(text, _complaints(log))}",
                 text,
                 log,
             )
@@ -243,25 +242,6 @@ def _ziglang() -> str | None:
     return shutil.which("zig", path=str(Path(spec.origin).parent))
 
 
-def _run(command: Sequence[str], text: bytes) -> subprocess.CompletedProcess[bytes]:
-    # Messages in English, so that they can be searched for.
-    environment = {**os.environ, "LC_ALL": "C"}
-    try:
-        return subprocess.run(
-            command, input=text, capture_output=True, timeout=TIMEOUT, check=False, env=environment
-        )
-    except OSError as error:
-        raise CompileError(f"{command[0]!r} cannot be started: {error.strerror or error}") from error
-    except subprocess.TimeoutExpired as error:
-        raise CompileError(f"{command[0]!r} did not finish in {TIMEOUT:.0f} s") from error
-
-
-def _excerpt(text: str, log: str, around: int = 2, most: int = 3) -> str:
-    """Return the numbered lines around the first errors in a log."""
-    lines = text.splitlines()
-    shown: dict[int, bool] = {}
-    for place in list(re.finditer(r"^<stdin>:(\d+):\d+: (?:fatal )?error", log, re.MULTILINE))[:most]:
-        wrong = int(place[1])
-        for number in range(max(1, wrong - around), min(len(lines), wrong + around) + 1):
-            shown[number] = shown.get(number, False) or number == wrong
-    return "".join(f"\n{'>' if shown[n] else ' '} {n:4} | {lines[n - 1]}" for n in sorted(shown))
+def _complaints(log: str) -> list[int]:
+    """Return the lines that the errors of a log are about."""
+    return [int(m[1]) for m in re.finditer(r"^<stdin>:(\d+):\d+: (?:fatal )?error", log, re.MULTILINE)]

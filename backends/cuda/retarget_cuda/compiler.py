@@ -10,11 +10,11 @@ import functools
 import os
 import re
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from retarget.codegen.tools import excerpt, run_tool
 from retarget.errors import CompileError, UnknownNameError
 from retarget.registry.backend import Binary, Source
 
@@ -27,7 +27,6 @@ FLAGS = (
     "--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true",
     "--diag-suppress=68,177"
 )  # fmt: skip
-TIMEOUT = 300.0  # seconds
 COMPILERS = ("nvrtc", "nvcc", "llvm")
 #: What ptxas says of every kernel.
 _INFO = re.compile(r"^ptxas\s+info\s.*$|^.*\d+ bytes stack frame, .*$", re.MULTILINE)
@@ -71,7 +70,7 @@ class CudaCompiler:
             name = nvcc_version(tool)
         if failed or not data:
             text = f"{name} cannot compile {source.entry} for {self.target} ({failed})"
-            raise CompileError(text + _excerpt(source.text, log), source.text, log)
+            raise CompileError(text + excerpt(source.text, _complaints(log)), source.text, log)
         if output == "PTX":
             data = data.rstrip(b"\0")
         metadata = {"format": output.lower(), "source": source.text, **usage(log)}
@@ -109,7 +108,7 @@ class CudaCompiler:
             with tempfile.TemporaryDirectory(prefix="retarget-") as folder:
                 path = Path(folder, "kernel.cubin")
                 path.write_bytes(binary.data)
-                result = _run([program, *arguments, str(path)])
+                result = run_tool([program, *arguments, str(path)])
             if result.returncode == 0:
                 return result.stdout.decode(errors="replace")
         return self.ptx(binary)
@@ -199,14 +198,14 @@ def known_architectures(tool: Nvrtc | str) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _architectures_of(nvcc: str) -> tuple[int, ...]:
-    listed = _run([nvcc, "--list-gpu-code"]).stdout.decode(errors="replace")
+    listed = run_tool([nvcc, "--list-gpu-code"]).stdout.decode(errors="replace")
     return tuple(sorted({int(n) for n in re.findall(r"sm_(\d+)\b", listed)}))
 
 
 @functools.lru_cache(maxsize=8)
 def nvcc_version(nvcc: str) -> str:
     """Return what a person calls an nvcc, e.g. "nvcc 13.0.88"."""
-    found = re.search(r"V(\d+\.\d+\.\d+)", _run([nvcc, "--version"]).stdout.decode(errors="replace"))
+    found = re.search(r"V(\d+\.\d+\.\d+)", run_tool([nvcc, "--version"]).stdout.decode(errors="replace"))
     if found is None:
         raise CompileError(f"`{nvcc} --version` says no version")
     return f"nvcc {found[1]}"
@@ -223,7 +222,7 @@ def _nvcc(nvcc: str, text: str, flags: Sequence[str], output: str) -> tuple[byte
     with tempfile.TemporaryDirectory(prefix="retarget-") as folder:
         source, path = Path(folder, "kernel.cu"), Path(folder, "kernel.out")
         source.write_text(text)
-        result = _run([nvcc, f"--{output.lower()}", *flags, "-o", str(path), str(source)])
+        result = run_tool([nvcc, f"--{output.lower()}", *flags, "-o", str(path), str(source)])
         log = (
             (result.stdout + result.stderr).decode(errors="replace").replace(str(source), "kernel.cu").strip()
         )
@@ -231,25 +230,10 @@ def _nvcc(nvcc: str, text: str, flags: Sequence[str], output: str) -> tuple[byte
     return data, log, f"status {result.returncode}" if result.returncode else ""
 
 
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    environment: Mapping[str, str] = {**os.environ, "LC_ALL": "C"}  # messages that can be searched for
-    try:
-        return subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=False, env=environment)
-    except OSError as error:
-        raise CompileError(f"{command[0]!r} cannot be started: {error.strerror or error}") from error
-    except subprocess.TimeoutExpired as error:
-        raise CompileError(f"{command[0]!r} did not finish in {TIMEOUT:.0f} s") from error
-
-
 def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def _excerpt(text: str, log: str, around: int = 2, most: int = 3) -> str:
-    """Return the numbered lines around the first errors in a log."""
-    lines = text.splitlines()
-    wrong = [
-        int(m[1]) for m in re.finditer(r"^kernel\.cu\((\d+)\): (?:catastrophic )?error", log, re.MULTILINE)
-    ][:most]
-    shown = sorted({n for w in wrong for n in range(max(1, w - around), min(len(lines), w + around) + 1)})
-    return "".join(f"\n{'>' if n in wrong else ' '} {n:4} | {lines[n - 1]}" for n in shown)
+def _complaints(log: str) -> list[int]:
+    """Return the lines that the errors of a log are about."""
+    return [int(m[1]) for m in re.finditer(r"^kernel\.cu\((\d+)\): (?:\w+ )?error", log, re.MULTILINE)]
