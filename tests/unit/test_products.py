@@ -239,6 +239,8 @@ GROUPED = [
     ((2, 4, 7, 5), (4, 2, 3, 3), {"groups": 2, "padding": 1}),
     ((2, 4, 31, 13), (4, 1, 3, 3), {"groups": 4, "stride": 2, "padding": 1}),
     ((2, 4, 31, 13), (4, 1, 3, 3), {"groups": 4, "stride": (2, 1), "padding": 1}),
+    ((2, 4, 31, 32), (4, 1, 3, 3), {"groups": 4, "stride": 2, "padding": 1}),
+    ((2, 4, 9, 72), (4, 1, 3, 5), {"groups": 4, "stride": (1, 3)}),
     ((2, 4, 33, 19), (4, 1, 3, 3), {"groups": 4, "padding": 2, "dilation": 2}),
     ((1, 2, 700, 90), (2, 1, 3, 5), {"groups": 2, "padding": 1}),
     ((2, 3, 14, 13), (16, 3, 3, 3), {"dilation": 2, "padding": 2}),
@@ -277,3 +279,37 @@ def test_depthwise_convolutions_have_vectors_of_pixels() -> None:
     reads = [u for u in program.uops if u.op is ops.LOAD and u.src[0] in tiles]
     assert reads
     assert all(len(u.src) == 2 and u.dtype.lanes > 1 for u in reads)
+
+
+def test_depthwise_convolutions_with_a_stride_copy_as_well() -> None:
+    """Lanes are two pixels apart in the copy, as many as divide a line: no mask there either."""
+    image, filters = rt.asarray(normal(2, 4, 24, 24)), rt.asarray(normal(4, 1, 3, 3))
+    (kernel,) = rt.lower(rt.conv2d(image, filters, stride=2, padding=1, groups=4))
+    program = program_of(kernel, toolchain("llvm"))
+    tiles = {u for u in program.uops if u.op is ops.LOCAL and u.arg[2] == "local"}
+    assert len(tiles) == 1
+    reads = [u for u in program.uops if u.op is ops.LOAD and u.src[0] in tiles]
+    assert reads
+    assert all(len(u.src) == 2 and u.dtype.lanes == 4 for u in reads)
+
+
+@pytest.mark.parametrize("device_name", ["llvm", "clang"])
+@pytest.mark.parametrize(("shape", "sizes", "axes"), [((3, 40, 61), (3, 3), (1, 2)), ((5, 77), (7,), (1,))])
+def test_moving_sums_have_vectors_of_a_copy(
+    device_name: str, shape: tuple[int, ...], sizes: tuple[int, ...], axes: tuple[int, ...]
+) -> None:
+    require(device_name)
+    x = normal(*shape)
+    y = rt.sum(
+        rt.sliding_window(rt.asarray(x, device=f"{device_name}:0"), sizes, axes=axes),
+        axis=tuple(range(-len(sizes), 0)),
+    )
+    (kernel,) = rt.lower(y)
+    program = program_of(kernel, toolchain(device_name))
+    tiles = {u for u in program.uops if u.op is ops.LOCAL and u.arg[2] == "local"}
+    reads = [u for u in program.uops if u.op is ops.LOAD and u.src[0] in tiles]
+    assert len(tiles) == 1
+    assert reads
+    assert all(len(u.src) == 2 and u.dtype.lanes > 1 for u in reads)
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype("f8"), sizes, axis=axes)
+    np.testing.assert_allclose(y.numpy(), windows.sum(tuple(range(-len(sizes), 0))), rtol=1e-4, atol=1e-4)

@@ -134,15 +134,23 @@ def choose_stencil_schedule(task: Task) -> Schedule | None:
         return None
     if len(output) + len(taps) != len(kernel.ranges) or any(range_size(r) > RUN for r in taps):
         return None
-    # Taps that are a line apart or more make rows, not windows that overlap.
-    near = [r for r in output if indices[-1].get(r) == 1
-            and any(indices[-1].get(t, range_size(r)) < range_size(r) for t in taps)]  # fmt: skip
-    if len(near) != 1 or any(k < 1 for index in indices for k in index.values()):
+    if any(k < 1 for index in indices for k in index.values()):
+        return None
+    across = indices[-1]
+    # Taps that are a line apart or more make rows, not windows; those of windows that do not overlap are read
+    # once: nothing is gained by a copy.
+    lines = {r: across[r] * range_size(r) for r in output if r in across}
+    near = [r for r in lines if any(across.get(t, 0) * range_size(t) > across[r] for t in taps)
+            and any(across.get(t, lines[r]) < lines[r] for t in taps)]  # fmt: skip
+    near = [r for r in near if across[r] == 1] or near
+    if len(near) != 1:
         return None
     (x,) = near
     wide = [a for a in task.accesses if a.is_store and a.coefficients.get(x) != 1]
     strided = [a for a in task.accesses if a.coefficients.get(x, 0) not in (0, 1) or x in a.irregular]
-    if wide or strided or range_size(x) < 2:
+    if wide or len(strided) > (across[x] > 1) or range_size(x) < 2:
+        return None
+    if across[x] > 1 and range_size(x) % 4:  # no vector divides it, see `_stencil`
         return None
     # Lines of the image slide along the axis before the last; there may be none.
     above = indices[-2] if len(indices) > 1 else {}
@@ -151,7 +159,7 @@ def choose_stencil_schedule(task: Task) -> Schedule | None:
     size = image.dtype.itemsize
     extents = [1 + sum(k * (range_size(a) - 1) for a, k in index.items() if a in taps or a is x)
                for index in indices]  # fmt: skip
-    line = size * extents[-1] * math.prod(extents[:-2])
+    line = size * math.prod(extents[:-2]) * extents[-1]
     room = _strip_room(capabilities)
     if capabilities.limits.local_bytes:
         room = min(room, capabilities.limits.local_bytes)
@@ -185,7 +193,9 @@ def _stencil(task: Task, image: UOp, x: UOp, y: UOp | None, high: int) -> Schedu
     (reduction,) = task.reductions
     axes: dict[UOp, list[Axis]] = {r: [Axis(name)] for name, r in kernel.ranges.items()}
     width = task.lanes
-    while width > range_size(x):
+    # With a stride, lanes are loaded one by one: those of a mask would cost as much as the others.
+    whole = dict(terms(image.src[-1])[1])[x] > 1
+    while width > range_size(x) or (whole and range_size(x) % width):
         width //= 2
     n = x.arg[0]
     axes[x] = [Axis(f"{n}v", width, "vector")]
