@@ -159,6 +159,58 @@ def test_the_heuristics_fill_the_registers() -> None:
     assert [str(stage)[:9] for stage in schedule.stages] == ["stage=in1"]
 
 
+CPU = {"registers": 32, "vector_bits": 512, "caches": (48 << 10, 2 << 20, 32 << 20), "threads": 2}
+
+
+def operand(rows: int, columns: int, transposed: bool, dtype: str = "f4") -> rt.Array:
+    shape = (columns, rows) if transposed else (rows, columns)
+    x = rt.asarray(np.zeros(shape, dtype), device="numpy")
+    return x.mT if transposed else x
+
+
+@pytest.mark.parametrize(("left", "right"), itertools.product((False, True), repeat=2))
+def test_transposed_operands_are_packed_in_vectors(left: bool, right: bool) -> None:
+    (kernel,) = rt.lower(operand(1024, 1024, left) @ operand(1024, 1024, right))
+    schedule = choose_schedule(kernel, toolchain("llvm").capabilities._replace(**CPU))
+    stages = {stage.what: stage for stage in schedule.stages}
+    assert stages["in1"].turned == (16 if right else 0)  # the panel lies across the buffer's rows
+    assert ("in0" in stages) == left
+    if left:  # blocks of rows that are shared out evenly
+        (_, head, *_), *_ = [(r, *axes) for r, axes in schedule.splits if axes[0].kind == "thread"]
+        rows = {a.name: a.size for _, axes in schedule.splits for a in axes}
+        blocks = -(-1024 // (rows["r0o"] * rows["r0u"]))  # type: ignore[operator]
+        assert head.name == "r0t" and blocks % 2 == 0
+
+
+@pytest.mark.parametrize(("left", "right"), itertools.product((False, True), repeat=2))
+@pytest.mark.parametrize("dtype", ["f2", "i1"])
+def test_no_conversion_in_the_inner_loop(device: str, dtype: str, left: bool, right: bool) -> None:
+    """Narrow operands become wide ones while they are packed: what is multiplied was loaded as it is."""
+    m, n, k = 130, 70, 96
+    a, b = ((9 * rng.standard_normal(shape)).astype(dtype) for shape in ((m, k), (k, n)))
+    wide = rt.float32 if dtype == "f2" else rt.int32
+    x = rt.asarray(np.ascontiguousarray(a.T)).mT if left else rt.asarray(a)
+    y = rt.asarray(np.ascontiguousarray(b.T)).mT if right else rt.asarray(b)
+    product = rt.astype(x, wide) @ rt.astype(y, wide)
+    (kernel,) = rt.lower(product)
+    np.testing.assert_allclose(product.numpy(), a.astype("f8") @ b.astype("f8"), rtol=1e-4, atol=1e-3)
+    uops = program_of(kernel, toolchain("llvm")).uops
+    multiplied = [s for u in uops if u.op in (ops.MULACC, ops.MUL) and u.dtype.lanes > 1 for s in u.src]
+    assert multiplied
+    assert all(s.op is ops.LOAD for u in multiplied for s in (u.src if u.op is ops.BROADCAST else [u]))
+
+
+def test_panels_share_rows_that_come_from_far() -> None:
+    """Few panels where all rows stay in the second cache, more where they come from beyond it."""
+    capabilities = toolchain("llvm").capabilities._replace(**CPU)
+    panels = {}
+    for n in (256, 1024):
+        (kernel,) = rt.lower(operand(n, n, False) @ operand(n, n, False))
+        schedule = choose_schedule(kernel, capabilities)
+        panels[n] = next((a.size for _, axes in schedule.splits for a in axes if a.name == "r1p"), 1)
+    assert panels[256] == 1 and panels[1024] and panels[1024] > 1
+
+
 WINDOWS = [
     ((2, 3, 9, 11), (16, 3, 3, 3), 1, 1),
     ((1, 2, 20, 17), (24, 2, 5, 5), 2, 2),

@@ -140,6 +140,30 @@ def test_a_window_that_only_the_surplus_of_lanes_makes(device: str) -> None:
     np.testing.assert_allclose(found, flat.reshape(5, 7).sum(axis=0), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "lanes"),
+    [
+        ("r1=n,v/8:v; r0=m,i/4:u; order=m,n,r3,i,v; stage=in0@m[i,r3]", 8),  # 64 terms
+        ("r1=n,v/8:v; r0=m,i/4:u; r3=k,t/4; order=m,k,n,t,i,v; stage=in0@k[i,t]", 4),  # 4 terms
+        ("r1=n,v/8:v; r0=m,i/4:u; order=m,n,r3,i,v; stage=in0@m[r3,i]", 1),  # across the buffer's rows
+        ("r0=m,i/4:u; order=m,r1,r3,i; stage=in0@m[i,r3]", 1),  # nothing else has lanes
+    ],
+)
+def test_copies_in_vectors(device: str, schedule: str, lanes: int) -> None:
+    """Where buffer and tile are contiguous along one loop, and the kernel has vectors."""
+    a, b = rng.standard_normal((20, 64)).astype("f2"), rng.standard_normal((64, 24)).astype("f4")
+
+    def product() -> rt.Array:
+        return rt.astype(rt.asarray(a), rt.float32) @ rt.asarray(b)
+
+    check(product, schedule, a.astype("f8") @ b)
+    (kernel,) = rt.lower(product())
+    with rt.with_schedule(schedule):
+        uops = program_of(kernel, toolchain("llvm")).uops
+    converted = [u for u in uops if u.op is ops.CAST and u.src[0].dtype.scalar.name == "float16"]
+    assert {u.dtype.lanes for u in converted} == {lanes}
+
+
 def test_size_of_a_halo() -> None:
     (kernel,) = rt.lower(rt.sum(rt.sliding_window(rt.asarray(LINE, device="numpy"), 5, axes=0), axis=-1))
     with rt.with_schedule("r0=o,i/8; order=o,i,r2; stage=in0@o"):

@@ -18,12 +18,18 @@ from ..ir.uop import UOp
 from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
 from .schedule import Axis, Schedule, Stage
-from .task import PARALLEL_WORK, PIECES, RUN, Task
+from .task import LINE, PARALLEL_WORK, PIECES, RUN, Task
 
 #: Most rows of a tile: more of them, read a power of two apart, evict each other from the first cache.
 ROWS = 8
 #: Most accumulators of a tile: more do not make it faster, and compilers begin to spill.
 ACCUMULATORS = 16
+#: Rows of tiles that take as long as packing the panels once more.
+PACKING = 2
+#: Bytes of a buffer's row that are read at a time where panels are packed again and again.
+PIECE = 256
+#: Rows of a panel that is transposed in registers on the way, at least.
+TURNED = 4
 #: Steps that a multiply-accumulate takes, times those that start at once, and a few to even out: so many have
 #: to be independent.
 LATENCY = 10
@@ -90,6 +96,8 @@ def choose_product_schedule(task: Task, product: Product) -> Schedule:
         at = f"{m}t" if block[0] not in order else block[0]
         layout = [x for x in (f"{m}o", *reduced, f"{m}u") if x in known]
         stages.insert(0, Stage(load.src[0].arg[0], at, tuple(layout)))
+    elif stages and f"{m}o" in order:
+        stages = _converted_rows(product, tile, kernel, reduced, capabilities) + stages
     splits = [(r.arg[0], a) for r, a in axes.items() if a != [Axis(r.arg[0])]]
     return Schedule.of(splits, order, stages)
 
@@ -134,6 +142,17 @@ def load_of(operand: UOp) -> UOp | None:
     return operand if operand.op is ops.LOAD else None
 
 
+def _converts(product: Product) -> bool:
+    """Whether the rows are read along the sum and converted, which scalars should not be one at a time."""
+    return load_of(product.left) is not product.left and _step(product.left, product) == 1
+
+
+def _step(operand: UOp, product: Product) -> int:
+    """Return how far apart in memory an operand has the terms of the sum; 0 if it is no load."""
+    load = load_of(operand)
+    return 0 if load is None else _flat(load).get(product.reduction.src[-1], 0)
+
+
 def _flat(load: UOp) -> dict[UOp, int]:
     """Return the coefficient of each atom of a load's flat index."""
     return dict(terms(flatten(load.src[2:], load.src[0].arg[1]))[1])
@@ -158,10 +177,16 @@ def register_tile(
     size = product.reduction.dtype.itemsize
     near = capabilities.caches[1] // 4 if len(capabilities.caches) > 1 else 64 << 10
     room = local_room(capabilities) or near
-    load = load_of(product.right)
-    apart = load is not None and _flat(load).get(product.reduction.src[-1], 0) * size > 1 << 9
+    first = capabilities.caches[0] if capabilities.caches else 32 << 10
+    step, across = _step(product.left, product), _step(product.right, product)
+    apart = across * size > 1 << 9
     # Long rows do not stay in the first cache: few of them at a time, and several panels share them.
-    far = depth * size >= (capabilities.caches[0] if capabilities.caches else 32 << 10) // 4
+    far = depth * size >= first // 4
+    # Steps for each element of the rows that panels side by side share: where it comes from beyond the second
+    # cache, and where it is converted.
+    distant = step == 1 and height * depth * size > 4 * near
+    shared = 2 * size / LINE * distant + 4 / width * _converts(product)
+    again = step > 1 and across != 1 and height >= 8 * ROWS  # panels are packed for each block of packed rows
     best, least = Tile(1, 1, width), math.inf
     for vectors in range(1, min(length // width, capabilities.registers - 3, ACCUMULATORS) + 1):
         free = capabilities.registers - spare - vectors
@@ -176,22 +201,31 @@ def register_tile(
         for rows in range(most, most // 2, -1):
             done = vectors * rows
             steps = max(done, vectors + rows, LATENCY) + (3 * vectors + rows) / 16
+            if depth * columns * size > first // 2:  # each line of a panel takes a while from the next cache
+                steps += columns * size / LINE / 2
             # Where nothing is packed, each step of the sum is at a line or two in another page of memory.
             if apart and (not packs or height < 2 * rows):
                 # Where columns do not divide, vectors lie across two lines.
                 steps *= 1 + 64 / (columns * size) + (0.3 if length % columns else 0)
             # Where packing is a good part of the work, two are packed from longer pieces of memory.
             side = max(panels, 2 if height < 16 * rows else 1) if packs and height >= 2 * rows else 1
+            if packs and again:
+                side = max(side, PIECE // (columns * size))
             while side > 1 and (columns * side > length or depth * columns * side * size > room):
                 side //= 2
-            block = columns * side
-            blocks = -(-length // block)
-            waste = blocks * block / length * (-(-height // rows) * rows / height)
-            if blocks >= threads:
-                waste *= -(-blocks // threads) * threads / blocks
-            cost = waste * steps / done
-            if cost < least:
-                best, least = Tile(rows, vectors, width, side), cost
+            most_panels = side if not shared or side != panels else 4
+            while side <= most_panels:
+                block = columns * side
+                blocks = -(-length // block)
+                waste = blocks * block / length * (-(-height // rows) * rows / height)
+                if blocks >= threads:
+                    waste *= -(-blocks // threads) * threads / blocks
+                cost = waste * (steps + shared * rows / side) / done
+                if cost < least:
+                    best, least = Tile(rows, vectors, width, side), cost
+                side *= 2
+                if columns * side > length or depth * columns * side * size > min(room, 2 * near):
+                    break
     return best
 
 
@@ -206,19 +240,47 @@ def _row_block(
     load, rows = load_of(product.left), product.rows
     if rows is None or load is None or not is_packable(product.left, product, kernel):
         return []
-    if _flat(load).get(product.reduction.src[-1], 0) == 1 or range_size(rows) < 8 * tile.rows:
+    if _step(product.left, product) == 1 or range_size(rows) < 8 * tile.rows:
         return []
-    length = math.prod(range_size(r) for r in product.reduction.src[1:])
-    room = (local_room(capabilities) or 256 << 10) // 2
-    count = room // (length * tile.rows * product.reduction.dtype.itemsize)
-    count = min(count, range_size(rows) // tile.rows, -(-range_size(rows) // (tile.rows * threads)))
-    if count < 4 or length * tile.columns * tile.panels * product.reduction.dtype.itemsize > room:
+    row = math.prod(range_size(r) for r in product.reduction.src[1:]) * product.reduction.dtype.itemsize
+    room = (local_room(capabilities) or 512 << 10) - row * tile.columns * tile.panels
+    if len(capabilities.caches) > 1:
+        room = min(room, capabilities.caches[1])
+    height = range_size(rows)
+    most = min(room // (row * tile.rows), height // tile.rows)
+    if most < 4:
         return []
+
+    def time(count: int) -> float:
+        """Return about how many tiles' worth the thread with the most blocks of so many tiles computes."""
+        blocks = -(-height // (count * tile.rows))
+        return -(-blocks // threads) * (count + PACKING)
+
+    count = min(range(most, 3, -1), key=time)
     name = rows.arg[0]
     unrolled = [Axis(f"{name}u", tile.rows, "unroll")] if tile.rows > 1 else []
     slides = range_size(rows) % (count * tile.rows) != 0
     axes[rows] = [Axis(f"{name}b", None, "loop", slides), Axis(f"{name}o", count), *unrolled]
     return [f"{name}b"]
+
+
+def _converted_rows(
+    product: Product, tile: Tile, kernel: Kernel, reduced: list[str], capabilities: Capabilities
+) -> list[Stage]:
+    """Return the stage that converts a tile's rows before panels pass over them.
+
+    They stay as they are in the buffer, so that vectors of them are converted; the inner loop would convert
+    one element at a time.
+    """
+    load = load_of(product.left)
+    if load is None or product.rows is None or not _converts(product):
+        return []
+    row = math.prod(range_size(r) for r in product.reduction.src[1:]) * product.reduction.dtype.itemsize
+    room = (local_room(capabilities) or 512 << 10) - row * tile.columns * tile.panels
+    if not is_packable(product.left, product, kernel) or row * tile.rows > room:
+        return []
+    unrolled = [f"{product.rows.arg[0]}u"] if tile.rows > 1 else []
+    return [Stage(load.src[0].arg[0], f"{product.rows.arg[0]}o", (*unrolled, *reduced))]
 
 
 def local_room(capabilities: Capabilities) -> int:
@@ -285,7 +347,9 @@ def _panel(
         *[a.name for r in depth for a in axes[r] if a.name in inside],
         *[a.name for a in axes[product.columns] if a.kind in ("unroll", "vector")],
     ]
-    return [Stage(load.src[0].arg[0], at, tuple(layout))]
+    # A buffer that lies along the sum is transposed in registers: the panel lies across.
+    turns = _step(product.right, product) == 1 and tile.width >= TURNED and length >= tile.width
+    return [Stage(load.src[0].arg[0], at, tuple(layout), turned=tile.width if turns else 0)]
 
 
 def _chunk(axes: dict[UOp, list[Axis]], product: Product) -> None:

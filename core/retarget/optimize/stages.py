@@ -114,6 +114,10 @@ class _Dim:
         r, k = self.members[0]
         return self.stride == 1 and flat.get(r) == k
 
+    def is_vector(self, flat: dict[UOp, int]) -> bool:
+        """Whether it is the lanes of a vector axis, and nothing else, next to each other in the buffer."""
+        return len(self.members) == 1 and self.members[0][0].arg[2] == "vector" and self.contiguous(flat)
+
     def position(self) -> UOp:
         """Return where the members are in the dimension."""
         pairs = [(r, k // self.stride) for r, k in self.members]
@@ -262,20 +266,28 @@ def _tile(
     extents = [d.extent + more for d, more in zip(dims, padding, strict=True)]
     shape = (*[0] * len(outer), *[stage.slots for _ in slot], *extents)
     array = UOp(ops.LOCAL, value.dtype, (), (f"{stage.what}_tile{number}", shape, _space(stage)))
-    loops = []
+    loops: list[UOp] = []
+    positions: list[UOp] = []
     # The buffer is read in its own order, along its rows: neighbours in the tile are near in any order.
     rank = {id(d): n for n, d in enumerate(copied)}
     flat = dict(terms(flatten(idx, buffer.arg[1]))[1])
+    width = _lanes(dims, flat, mask, outer, order)
+    unrolled = _unrolled(copied)
     for d in dims if not threads and not along else ():
         member = d.members[0][0]
-        lanes = len(d.members) == 1 and member.arg[2] == "vector" and d.contiguous(flat)
-        kind = "vector" if lanes else "loop"
-        loop = irange(d.extent, f"{member.arg[0]}c{number}", kind)
-        loops.append(loop)
-        if loop.op is ops.RANGE:
-            order[loop] = (1 << 20) + number * 64 + rank[id(d)]
-    copies = tuple(sorted((x for x in loops if x.op is ops.RANGE), key=order.__getitem__))
-    here, surplus = tuple(loops), TRUE
+        name, at_once = f"{member.arg[0]}c{number}", width if d is dims[-1] else 1
+        steps = [irange(d.extent // at_once, name, "unroll" if id(d) in unrolled else "loop")]
+        if at_once > 1:
+            steps.append(irange(at_once, f"{name}v", "vector"))
+        elif d.is_vector(flat):
+            steps = [irange(d.extent, name, "vector")]
+        positions.append(combine([(r, at_once if r is steps[0] else 1) for r in steps]))
+        for r in steps:
+            if r.op is ops.RANGE:
+                order[r] = (1 << 20) + number * 64 + rank[id(d)]
+                loops.append(r)
+    copies = tuple(sorted(loops, key=order.__getitem__))
+    here, surplus = tuple(positions), TRUE
     if threads:
         if stage.width > 1:
             _check_width(stage, copied, dims, flat)
@@ -344,6 +356,30 @@ def _tile(
     )
     turned = Turned(rows, tuple([(*outer, *there) for there in columns]), whole)
     return read, Staged(array, fill, copies, at, turned=turned)
+
+
+def _lanes(
+    dims: list[_Dim], flat: dict[UOp, int], mask: UOp, outer: Sequence[UOp], order: dict[UOp, int]
+) -> int:
+    """Return how many elements a copy moves at a time along a loop: as many as a vector of the kernel has.
+
+    Buffer and tile are both contiguous along that loop, and no mask tells its elements apart.
+    """
+    last = dims[-1]
+    wide = max([range_size(r) for r in order if r.arg[2] == "vector"], default=1)
+    elsewhere = any(r.arg[2] == "vector" for r in outer) or any(d.is_vector(flat) for d in dims[:-1])
+    masked = any(r in mask.ranges for r, _ in last.members)
+    return 1 if elsewhere or masked or not last.contiguous(flat) else math.gcd(last.extent, wide)
+
+
+def _unrolled(copied: list[_Dim]) -> set[int]:
+    """Return the ids of the dimensions along which a copy is unrolled: innermost ones, as in its readers."""
+    found: set[int] = set()
+    for d in reversed(copied):
+        if len(d.members) > 1 or d.members[0][0].arg[2] not in ("unroll", "vector"):
+            break
+        found.add(id(d))
+    return found
 
 
 def _window(first: _Dim, second: _Dim) -> _Dim:

@@ -13,6 +13,8 @@ from .accesses import Access
 PARALLEL_WORK = 1 << 16
 #: Pieces per thread: enough to even out, few enough to claim cheaply.
 PIECES = 4
+#: Bytes of a cache line: a tile that fills whole ones reads and writes none of them twice.
+LINE = 64
 #: Most float32 additions into one accumulator: some 2**24 equal terms are where a sum stops growing.
 RUN = 1 << 13
 

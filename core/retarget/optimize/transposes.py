@@ -17,10 +17,8 @@ from ..registry.capabilities import Capabilities
 from ..schedule.kernel import Kernel
 from .accesses import Access, past_caches
 from .schedule import Axis, Schedule, Stage
-from .task import PARALLEL_WORK, PIECES, Task
+from .task import LINE, PARALLEL_WORK, PIECES, Task
 
-#: Bytes of a cache line: rows of a tile fill whole ones, so that no line is written in two visits.
-LINE = 64
 #: Bytes of a source row that are read before the next rows: enough for the prefetcher, and the lines that the
 #: output has open meanwhile, one for each element, stay in the second-level cache.
 STRIP = 1024
