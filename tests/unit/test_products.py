@@ -365,3 +365,16 @@ def test_moving_sums_have_vectors_of_a_copy(
     assert all(len(u.src) == 2 and u.dtype.lanes > 1 for u in reads)
     windows = np.lib.stride_tricks.sliding_window_view(x.astype("f8"), sizes, axis=axes)
     np.testing.assert_allclose(y.numpy(), windows.sum(tuple(range(-len(sizes), 0))), rtol=1e-4, atol=1e-4)
+
+
+def test_copies_of_an_image_are_vectors() -> None:
+    """The border is a mask on vectors; the last of a line may reach past it, where the tile has room."""
+    image, filters = rt.asarray(normal(2, 4, 17, 23)), rt.asarray(normal(4, 1, 3, 3))
+    (kernel,) = rt.lower(rt.conv2d(image, filters, padding=1, groups=4))
+    program = program_of(kernel, toolchain("llvm"))
+    (tile,) = {u for u in program.uops if u.op is ops.LOCAL and u.arg[2] == "local"}
+    filled = [u for u in program.uops if u.op is ops.STORE and u.src[0] is tile]
+    assert filled
+    lanes = max(u.src[-1].dtype.lanes for u in program.uops if u.op is ops.STORE)
+    assert lanes > 1
+    assert all(max(s.dtype.lanes for s in u.src) == lanes for u in filled)

@@ -65,7 +65,7 @@ def choose_window_schedule(task: Task, product: Product) -> Schedule | None:
     size = product.reduction.dtype.itemsize
     extents = [1 + sum(abs(k) * (range_size(a) - 1) for a, k in terms(i)[1] if a in reduced or a is rows)
                for i in picture.src[2:]]  # fmt: skip
-    line = size * math.prod(extents[:-2]) * extents[-1]
+    line = size * math.prod(extents[:-2]) * _row(extents[-1], lanes)
     step = dict(terms(picture.src[-2])[1])[y] if y is not None else 0
     room = _strip_room(capabilities)
     high = (room // line - extents[-2]) // step + 1 if step > 0 else 1
@@ -159,7 +159,7 @@ def choose_stencil_schedule(task: Task) -> Schedule | None:
     size = image.dtype.itemsize
     extents = [1 + sum(k * (range_size(a) - 1) for a, k in index.items() if a in taps or a is x)
                for index in indices]  # fmt: skip
-    line = size * math.prod(extents[:-2]) * extents[-1]
+    line = size * math.prod(extents[:-2]) * _row(extents[-1], task.lanes)
     room = _strip_room(capabilities)
     if capabilities.limits.local_bytes:
         room = min(room, capabilities.limits.local_bytes)
@@ -243,6 +243,11 @@ def _has_windows(operand: UOp) -> bool:
     """Whether an operand is a load at sums of ranges."""
     load = load_of(operand)
     return load is not None and any(len(terms(index)[1]) > 1 for index in load.src[2:])
+
+
+def _row(extent: int, lanes: int) -> int:
+    """Return how long a line of a copy is at most: it has room for the last vector that is copied."""
+    return extent + -extent % lanes + lanes // 2
 
 
 def _strip_room(capabilities: Capabilities) -> int:

@@ -38,6 +38,9 @@ from ..ir.index import (
 from ..ir.uop import UOp, sort_key, toposort
 from .schedule import PARALLEL, Stage
 
+#: Bytes of a cache line.
+LINE = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Staged:
@@ -263,6 +266,15 @@ def _tile(
     outer = sorted((r for r in load.ranges if r not in inner), key=order.__getitem__)
     if along:  # a block that sticks out of the tile is copied whole: the array has room for it
         padding = [p + -d.extent % n for (d, n), p in zip(_steps(stage, dims, along), padding, strict=True)]
+    flat = dict(terms(flatten(idx, buffer.arg[1]))[1])
+    width = 1 if threads or along else _lanes(dims, flat, mask, outer, order)
+    if stage.space == "register" and dims[-1].extent % width:
+        width = 1
+    overhang = -dims[-1].extent % width  # of a copy with a mask, in vectors: the array has room for it
+    if overhang > padding[-1]:
+        padding[-1] = overhang
+        if (dims[-1].extent + overhang) * value.dtype.itemsize % (2 * LINE) == 0:
+            padding[-1] += width // 2  # rows that far apart would share few sets of the first cache
     extents = [d.extent + more for d, more in zip(dims, padding, strict=True)]
     shape = (*[0] * len(outer), *[stage.slots for _ in slot], *extents)
     array = UOp(ops.LOCAL, value.dtype, (), (f"{stage.what}_tile{number}", shape, _space(stage)))
@@ -270,13 +282,11 @@ def _tile(
     positions: list[UOp] = []
     # The buffer is read in its own order, along its rows: neighbours in the tile are near in any order.
     rank = {id(d): n for n, d in enumerate(copied)}
-    flat = dict(terms(flatten(idx, buffer.arg[1]))[1])
-    width = _lanes(dims, flat, mask, outer, order)
     unrolled = _unrolled(copied)
     for d in dims if not threads and not along else ():
         member = d.members[0][0]
         name, at_once = f"{member.arg[0]}c{number}", width if d is dims[-1] else 1
-        steps = [irange(d.extent // at_once, name, "unroll" if id(d) in unrolled else "loop")]
+        steps = [irange(-(-d.extent // at_once), name, "unroll" if id(d) in unrolled else "loop")]
         if at_once > 1:
             steps.append(irange(at_once, f"{name}v", "vector"))
         elif d.is_vector(flat):
@@ -337,7 +347,7 @@ def _tile(
                 on_read = all_of(on_read, part)
         else:
             in_copy = all_of(in_copy, ge0(there) if part.op is ops.GE0 else there)
-    ragged = any(d.gaps for d in dims)
+    ragged = overhang > 0 or any(d.gaps for d in dims)
     ragged = ragged or (along is not None and any(d.extent % n for d, n in _steps(stage, dims, along)))
     if not checked or ragged:  # what the read's mask keeps in bounds, the copy has to check itself
         in_copy = all_of(in_copy, *[in_bounds(i, n) for i, n in zip(source, buffer.arg[1], strict=True)])
@@ -363,13 +373,17 @@ def _lanes(
 ) -> int:
     """Return how many elements a copy moves at a time along a loop: as many as a vector of the kernel has.
 
-    Buffer and tile are both contiguous along that loop, and no mask tells its elements apart.
+    Buffer and tile are both contiguous along that loop.  Where a mask tells its elements apart, such as that
+    of an image's border, the loads have masks, and the last of them may reach past the tile's rows.
     """
     last = dims[-1]
     wide = max([range_size(r) for r in order if r.arg[2] == "vector"], default=1)
     elsewhere = any(r.arg[2] == "vector" for r in outer) or any(d.is_vector(flat) for d in dims[:-1])
-    masked = any(r in mask.ranges for r, _ in last.members)
-    return 1 if elsewhere or masked or not last.contiguous(flat) else math.gcd(last.extent, wide)
+    if elsewhere or not last.contiguous(flat):
+        return 1
+    if any(r in mask.ranges for r, _ in last.members):
+        return wide if last.extent >= 2 * wide else 1
+    return math.gcd(last.extent, wide)
 
 
 def _unrolled(copied: list[_Dim]) -> set[int]:
