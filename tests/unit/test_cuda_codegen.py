@@ -179,6 +179,24 @@ def test_texels_are_vectors_in_memory(dtype: DType) -> None:
     compiled(program)
 
 
+def test_a_vector_of_a_variable_keeps_its_value() -> None:
+    build = Build()
+    out = build.output("out0", zeros(dtypes.bool_))
+    state = build.local("state", dtypes.bool_, ())
+    start = build.const(0)
+    build.store(state, start, build.const(False, dtypes.bool_))
+    before, yes = build.load(state, start), build.const(True, dtypes.bool_)
+    pair = build(ops.VECTORIZE, dtypes.bool_.vector(2), before, yes)
+    build.store(state, start, yes)
+    build.store(out, start, pair, align=2)
+    assert body(source(build.program()).text) == [
+        "bool state = false;",
+        "const bool m0 = state;",
+        "state = true;",
+        "*(uchar2*)&out0[0] = make_uchar2(m0, true);",
+    ]
+
+
 def test_what_a_kernel_uses_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "program.py"
     program.write_text("import retarget as rt\ndef twice(): return rt.ones((64,), device='numpy') * 2\n")

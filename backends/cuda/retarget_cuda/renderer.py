@@ -215,9 +215,10 @@ class CudaRenderer(CFamilyRenderer):
 
     def constant(self, ctx: EmitContext, text: str) -> bool:
         """Whether an expression is a literal or the name of a constant or of a member of one."""
-        return bool(_SIMPLE.fullmatch(text)) and (
-            not text.lstrip("-")[0].isalpha() or text.lstrip("-").partition(".")[0] in ctx.state.constants
-        )
+        if not _SIMPLE.fullmatch(text):
+            return False
+        name = text.lstrip("-").partition(".")[0]
+        return not name[0].isalpha() or name in self.BOOLEANS or name in ctx.state.constants
 
     def vector_lane(self, ctx: EmitContext, dtype: DType, vector: str, lane: int) -> Code:
         assert isinstance(vector, Lanes)
@@ -245,7 +246,7 @@ class CudaRenderer(CFamilyRenderer):
                 ctx, dtype, [self.constant_of(ctx, dtype.scalar, value.lanes[0])] * dtype.lanes
             )
         if dtype.kind == "bool":
-            return Lanes(value, [self.name(ctx, dtype.scalar, lane) for lane in value.lanes], fixed=True)
+            return self.vector_build(ctx, dtype, [self.kept(ctx, dtype.scalar, lane) for lane in value.lanes])
         step = min(dtype.lanes, 128 // dtype.bits)
         lanes: list[Code] = []
         words: list[str] = []
@@ -253,7 +254,7 @@ class CudaRenderer(CFamilyRenderer):
         for n in range(0, dtype.lanes, step):
             part = dtype.scalar.vector(min(step, dtype.lanes - n))
             if part.lanes == 1:
-                lanes.append(self.name(ctx, part, value.lanes[n]))
+                lanes.append(self.kept(ctx, part, value.lanes[n]))
                 continue
             shape = self.layout(ctx, part)
             text = value if step == dtype.lanes else self.together(ctx, shape, value.lanes[n : n + step])
@@ -275,6 +276,10 @@ class CudaRenderer(CFamilyRenderer):
     def name(self, ctx: EmitContext, dtype: DType, value: Code) -> Code:
         """Return a scalar that may be written more than once: a constant is declared for an expression."""
         return value if _SIMPLE.fullmatch(value) else self.constant_of(ctx, dtype, value)
+
+    def kept(self, ctx: EmitContext, dtype: DType, value: Code) -> Code:
+        """Return a scalar that stays what it is: a constant is declared for what is none."""
+        return value if self.constant(ctx, value) else self.constant_of(ctx, dtype, value)
 
     def constant_of(self, ctx: EmitContext, dtype: DType, value: Code) -> Code:
         """Declare a constant scalar and return it."""
