@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -258,11 +260,23 @@ def test_nvcc_does_where_there_is_no_nvrtc(monkeypatch: pytest.MonkeyPatch) -> N
     assert re.search(r"ld\.global\.nc\.v4\.[uf]32", text)
 
 
+def test_keys_of_the_cache_need_no_compiler() -> None:
+    code = """
+import sys
+from retarget_cuda.backend import CudaBackend
+from retarget_cuda.compiler import device_target
+print(CudaBackend().compiler("cuda/sm_90a").identity(), device_target("sm_90a"), "cffi" in sys.modules)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert re.fullmatch(r"NVRTC \S*nvrtc\S* \d+ \d+ \[.*\] sm_90a cuda/sm_90a False\n", said)
+
+
 def test_no_compiler_at_all_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> Nvrtc:
         raise CompileError("no NVRTC found")
 
     monkeypatch.setattr("retarget_cuda.compiler.find_nvrtc", none)
+    monkeypatch.setattr("retarget_cuda.compiler.file_identity", str)
     monkeypatch.setattr("retarget_cuda.compiler.find_program", lambda name: None)
     with pytest.raises(CompileError, match=r"no CUDA compiler: no NVRTC.*pip install"):
         CudaCompiler("cuda/sm_90a").compile(source(copied(FLOAT32, 4, 4)))

@@ -19,7 +19,7 @@ from retarget.errors import CompileError, UnknownNameError
 from retarget.registry.backend import Binary, Source
 
 from . import gpu
-from .nvrtc import ADVICE, Nvrtc, find_nvrtc
+from .nvrtc import ADVICE, Nvrtc, file_identity, find_nvrtc
 
 #: Floating point is IEEE's: nothing contracted (the renderer asks for it by name), nothing flushed to zero.
 #: Warning 68 is of constants that are meant to wrap, 177 of names that are not used.
@@ -45,9 +45,8 @@ class CudaCompiler:
         self.architecture = gpu.architecture(target)
 
     def identity(self) -> str:
-        tool = find_tool()
-        name = f"NVRTC {_dotted(tool.version)}" if isinstance(tool, Nvrtc) else nvcc_version(tool)
-        return f"{name} [{' '.join(FLAGS)}] {self.architecture.name}"
+        """Return the compiler's file or version, and the flags; loads no compiler."""
+        return f"{tool_identity()} [{' '.join(FLAGS)}] {self.architecture.name}"
 
     def compile(self, source: Source) -> Binary:
         """Compile to a cubin, or to PTX for an architecture that is newer than the compiler.
@@ -169,12 +168,27 @@ def wanted_compiler() -> str:
 def device_target(name: str) -> str:
     """Return the target of a GPU of an architecture such as "sm_90a": LLVM's, without a CUDA compiler."""
     try:
-        find_tool()
+        tool_identity()
     except CompileError:
         if wanted_compiler() in ("", "llvm"):
             return f"cuda/nvptx-{name}"
         raise
     return f"cuda/{name}"
+
+
+def tool_identity() -> str:
+    """Return what `find_tool` would find, without loading it: a warm start has no time for that.
+
+    Raises
+    ------
+    CompileError
+        As `find_tool`.
+    """
+    file = file_identity() if wanted_compiler() in ("", "nvrtc") else ""
+    if file:
+        return f"NVRTC {file}"
+    tool = find_tool()
+    return f"NVRTC {_dotted(tool.version)}" if isinstance(tool, Nvrtc) else nvcc_version(tool)
 
 
 def find_program(name: str) -> str | None:

@@ -123,6 +123,21 @@ class Nvrtc:
         return bytes(self.ffi.buffer(data))
 
 
+def file_identity() -> str:
+    """Return what changes when another library would be found, without loading it; "" where there is none."""
+    for path in candidates(_roots()):
+        try:
+            status = Path(path).stat()
+        except OSError:
+            return path  # a name that only the loader finds
+        return f"{Path(path).name} {status.st_size} {status.st_mtime_ns}"
+    return ""
+
+
+def _roots() -> tuple[str, ...]:
+    return os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", "")
+
+
 _lock = threading.Lock()
 
 
@@ -135,7 +150,7 @@ def find_nvrtc() -> Nvrtc:
         There is none, or none can be loaded; says what to do.
     """
     with _lock:
-        return _find(os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""))
+        return _find(*_roots())
 
 
 @functools.lru_cache(maxsize=4)
